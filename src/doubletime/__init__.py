@@ -1,0 +1,28 @@
+"""doubletime: synchronous distributed training for stock PyTorch over MPI, NCCL or Gloo.
+
+The names below are the public surface; they load what they need when first used (PEP 562), so
+that `import doubletime` costs nothing.
+"""
+
+from typing import TYPE_CHECKING
+
+__version__ = "0.1.0"
+
+__all__ = ["DoubletimeError", "__version__"]
+
+if TYPE_CHECKING:
+    from doubletime.errors import DoubletimeError as DoubletimeError
+else:
+    _HOME = {"DoubletimeError": "errors"}
+
+    def __getattr__(name: str) -> object:
+        if name not in _HOME:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        import importlib
+
+        value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+        globals()[name] = value
+        return value
+
+    def __dir__() -> list[str]:
+        return sorted(__all__)

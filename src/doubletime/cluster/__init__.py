@@ -1,0 +1,1 @@
+"""Starting and ending a job's processes; runs without torch."""

@@ -1,0 +1,78 @@
+"""What the launcher gave this process: rank, world size, local rank, and the cores that are its own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+LAUNCHER_VARIABLE = "DOUBLETIME_LAUNCHER"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a launcher put this process.
+
+    Attributes:
+        launcher: who said so: "Open MPI", "MPICH or Intel MPI", "Slurm" or "torchrun".
+        speaks_mpi: whether that launcher wires up an MPI library.
+        rank, world_size: in the whole job.
+        local_rank, local_world_size: on this host; None where the launcher does not say.
+    """
+
+    launcher: str
+    speaks_mpi: bool
+    rank: int
+    world_size: int
+    local_rank: int | None
+    local_world_size: int | None
+
+
+# One row a launcher, the most specific first: an srun step that starts mpiexec shows both.
+# (name, speaks MPI, rank, world size, local rank, local world size)
+_VARIABLES = (
+    ("Open MPI", True, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+     "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    ("MPICH or Intel MPI", True, "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    ("torchrun", False, "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+    ("Slurm", True, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", None),
+)  # fmt: skip
+
+
+def place(environ: Mapping[str, str] = os.environ) -> Place | None:
+    """Where the launcher put this process, or None for a plain `python`."""
+    for name, speaks_mpi, rank, world_size, local_rank, local_world_size in _VARIABLES:
+        found = _number(environ, rank), _number(environ, world_size)
+        if found[0] is not None and found[1] is not None:
+            return Place(
+                name, speaks_mpi, found[0], found[1],
+                _number(environ, local_rank), _number(environ, local_world_size),
+            )  # fmt: skip
+    return None
+
+
+def own_cores() -> int:
+    """How many cores this process may run on: its affinity, less where a cgroup allows less."""
+    cores = len(os.sched_getaffinity(0))
+    return max(1, min(cores, int(_cgroup_cores() or cores)))
+
+
+def _cgroup_cores(root: Path = Path("/sys/fs/cgroup")) -> float | None:
+    """The CPU quota of this process's control group in cores; None where there is none."""
+    try:
+        quota, period = (root / "cpu.max").read_text().split()
+        return None if quota == "max" else int(quota) / int(period)
+    except (OSError, ValueError):
+        pass
+    try:
+        quota_us = int((root / "cpu/cpu.cfs_quota_us").read_text())
+        period_us = int((root / "cpu/cpu.cfs_period_us").read_text())
+        return quota_us / period_us if quota_us > 0 else None
+    except (OSError, ValueError):
+        return None
+
+
+def _number(environ: Mapping[str, str], name: str | None) -> int | None:
+    text = environ.get(name, "") if name else ""
+    return int(text) if text.isdigit() else None

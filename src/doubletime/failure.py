@@ -1,0 +1,69 @@
+"""The record of one failed rank: written by the rank as it ends, read by the launcher.
+
+A launcher that reads records names a folder in the environment variable `DOUBLETIME_FAILURES`;
+the rank then writes its record there and leaves showing it to the launcher, which can put it last.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+FOLDER_VARIABLE = "DOUBLETIME_FAILURES"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why one rank ended.
+
+    Attributes:
+        rank: its rank in the job.
+        host: the name of its host.
+        exit_code: what the job is to exit with, 1 to 255.
+        text: the traceback, or one line that says how it ended; ends in a newline.
+        time_s: when, in seconds since the epoch.
+    """
+
+    rank: int
+    host: str
+    exit_code: int
+    text: str
+    time_s: float
+
+    def show(self) -> str:
+        """The lines that a person reads: which rank, where, and its traceback."""
+        return f"doubletime: rank {self.rank} on host {self.host} failed:\n{self.text}"
+
+
+def now(rank: int, exit_code: int, text: str) -> Failure:
+    """A record of this process failing at this moment."""
+    return Failure(rank, os.uname().nodename, exit_code, text, time.time())
+
+
+def write(failure: Failure) -> bool:
+    """Leave the record in the launcher's folder, whole or not at all.
+
+    Returns:
+        False where no launcher asks for records or its folder cannot be written:
+        the caller then shows the failure itself.
+    """
+    folder = os.environ.get(FOLDER_VARIABLE)
+    if not folder:
+        return False
+    target = Path(folder) / f"rank-{failure.rank}.json"
+    partial = target.with_suffix(".partial")
+    try:
+        partial.write_text(json.dumps(asdict(failure)))
+        partial.rename(target)
+    except OSError:
+        return False
+    return True
+
+
+def read(folder: Path) -> list[Failure]:
+    """All records in the folder, the earliest first."""
+    found = [Failure(**json.loads(path.read_text())) for path in folder.glob("rank-*.json")]
+    return sorted(found, key=lambda failure: failure.time_s)

@@ -1,0 +1,1 @@
+"""The `mpi` process group for stock PyTorch."""

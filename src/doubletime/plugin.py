@@ -1,0 +1,5 @@
+"""The `torch.backends` entry point: teaches `torch.distributed` the `mpi` backend."""
+
+
+def autoload() -> None:
+    """Called by `import torch`."""

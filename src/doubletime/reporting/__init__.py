@@ -1,0 +1,1 @@
+"""Progress, tables and run logs from plain records."""

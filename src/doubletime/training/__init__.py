@@ -1,0 +1,1 @@
+"""A task, its data and the loop that trains it in step."""
