@@ -1,0 +1,135 @@
+"""The leak police: a test leaves no thread, process, variable or /dev/shm file behind."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from ranks import MPIS, venv
+
+_GRACE_S = 2.0  # what is just ending may take to end
+_SHM = Path("/dev/shm")
+
+# Variables that libraries set when first imported, and pytest's own.
+_FOREIGN = {"PYTEST_CURRENT_TEST", "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK"}
+
+
+@pytest.fixture(params=MPIS)
+def mpi(request: pytest.FixtureRequest) -> str:
+    """The name of each MPI in turn, to hand to `run_ranks(mpi=…)`."""
+    venv(request.param)  # skips where that MPI is absent
+    name: str = request.param
+    return name
+
+
+@pytest.fixture(autouse=True)
+def leak_police() -> Iterator[None]:
+    """Fail a test after which something is there that was not there before."""
+    threads, children = set(threading.enumerate()), set(_children())
+    files, environment = _shm_files(), _environment()
+    yield
+    found = [
+        *(f"thread {thread.name}" for thread in _left(threading.enumerate, threads)),
+        *(f"process {_describe(pid)}" for pid in _left(_children, children)),
+        *(f"file {_SHM / name}" for name in _left(_shm_files, files, _abandoned)),
+    ]
+    after = _environment()
+    for name in sorted(environment.keys() | after.keys()):
+        if environment.get(name) != after.get(name):
+            found.append(f"variable {name}: was {environment.get(name)!r}, is {after.get(name)!r}")
+            os.environ.pop(name, None)
+            if name in environment:
+                os.environ[name] = environment[name]
+    if found:
+        pytest.fail("the test left behind: " + "; ".join(found), pytrace=False)
+
+
+def _left(look, before, confirm: Callable = lambda left: left):  # type: ignore[no-untyped-def]
+    """What stays new for the whole time of grace; `confirm` narrows it, and is asked only then."""
+    deadline = time.monotonic() + _GRACE_S
+    while left := [thing for thing in look() if thing not in before]:
+        if not confirm(left):
+            return []
+        if time.monotonic() > deadline:
+            return confirm(left)
+        time.sleep(0.02)
+    return []
+
+
+def _children() -> list[int]:
+    """Process ids of all descendants, zombies too."""
+    try:
+        return _descendants("self")
+    except FileNotFoundError:  # a kernel without /proc/…/children
+        return [child.pid for child in psutil.Process().children(recursive=True)]
+
+
+def _descendants(pid: int | str) -> list[int]:
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        for child in map(int, (task / "children").read_text().split()):
+            if _is_multiprocessing_tracker(child):
+                continue
+            found.append(child)
+            try:
+                found += _descendants(child)
+            except (FileNotFoundError, ProcessLookupError):
+                continue  # it ended while we looked
+    return found
+
+
+def _is_multiprocessing_tracker(pid: int) -> bool:
+    """Python keeps one such process until the interpreter's exit."""
+    try:
+        return b"multiprocessing.resource_tracker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+def _describe(pid: int) -> str:
+    try:
+        return f"{pid} ({' '.join(psutil.Process(pid).cmdline()) or 'zombie'})"
+    except psutil.Error:
+        return str(pid)
+
+
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name not in _FOREIGN}
+
+
+def _shm_files() -> set[str]:
+    """Names of our user's files in /dev/shm."""
+    found = set()
+    with os.scandir(_SHM) as entries:
+        for entry in entries:
+            try:
+                if entry.stat(follow_symlinks=False).st_uid == os.geteuid():
+                    found.add(entry.name)
+            except FileNotFoundError:
+                continue
+    return found
+
+
+def _abandoned(names: list[str]) -> list[str]:
+    """Those that no live process maps or opens: the others belong to jobs that still run.
+
+    Other jobs of the same user may share the machine; what they use is theirs.
+    """
+    used: set[str] = set()
+    for pid in psutil.pids():
+        proc = Path(f"/proc/{pid}")
+        try:
+            maps = (proc / "maps").read_text()
+            used.update(name for name in names if f"{_SHM}/{name}" in maps)
+            for descriptor in (proc / "fd").iterdir():
+                target = str(descriptor.readlink())
+                used.update(name for name in names if target == f"{_SHM}/{name}")
+        except OSError:
+            continue  # ended, or another user's
+    return [name for name in names if name not in used]
