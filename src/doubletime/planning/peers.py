@@ -1,0 +1,106 @@
+"""Who can carry out a collective in one and the same job: the mpi backend, gloo, bare MPI."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import TCPStore
+
+from doubletime.mpi import library
+from doubletime.planning.question import GLOO, MPI, RAW, RIVALS
+
+
+@dataclass(frozen=True)
+class Peer:
+    """One way to carry out a collective.
+
+    Attributes:
+        name: `mpi`, `gloo` or `raw`.
+        all_reduce: sums a contiguous float32 CPU tensor over all ranks, in place.
+    """
+
+    name: str
+    all_reduce: Callable[[torch.Tensor], None]
+
+
+@dataclass(frozen=True)
+class Job:
+    """The ranks that measure.
+
+    Attributes:
+        rank, world_size: this process's place among them.
+        comm: the communicator that the measuring itself uses, apart from every peer.
+        groups: the torch process group of each peer that has one, by peer's name; None where that
+            is the default group.
+    """
+
+    rank: int
+    world_size: int
+    comm: Any
+    groups: dict[str, dist.ProcessGroup | None] = field(default_factory=dict)
+
+    def peer(self, name: str) -> Peer:
+        """The peer of that name."""
+        return Peer(name, self._raw() if name == RAW else self._through_torch(name))
+
+    def _through_torch(self, name: str) -> Callable[[torch.Tensor], None]:
+        group = self.groups[name]
+
+        def all_reduce(tensor: torch.Tensor) -> None:
+            dist.all_reduce(tensor, group=group)
+
+        return all_reduce
+
+    def _raw(self) -> Callable[[torch.Tensor], None]:
+        mpi = library.load()
+        comm, in_place = mpi.COMM_WORLD, mpi.IN_PLACE
+
+        def all_reduce(tensor: torch.Tensor) -> None:
+            comm.Allreduce(in_place, tensor.numpy())
+
+        return all_reduce
+
+
+@contextmanager
+def join(rivals: Sequence[str] = RIVALS) -> Iterator[Job]:
+    """Join the job that the launcher started, with a process group for mpi and for each rival.
+
+    Raises:
+        LauncherMismatchError, MPIError: as the mpi backend raises them.
+    """
+    library.initialize()
+    world = library.load().COMM_WORLD
+    comm = world.Dup()
+    groups: dict[str, dist.ProcessGroup | None] = {}
+    if GLOO in rivals:
+        store = _store(comm)
+        dist.init_process_group(GLOO, store=store, rank=comm.rank, world_size=comm.size)
+        groups[GLOO] = None
+        groups[MPI] = dist.new_group(backend=MPI)
+    else:
+        dist.init_process_group(MPI)
+        groups[MPI] = None
+    try:
+        yield Job(comm.rank, comm.size, comm, groups)
+        comm.Barrier()  # rank 0 holds gloo's store: nobody may need it once it goes
+    finally:
+        dist.destroy_process_group()
+    comm.Free()
+
+
+def _store(comm: Any) -> TCPStore:
+    """The store through which gloo's ranks find each other, held by rank 0."""
+    hosts = comm.allgather(os.uname().nodename)
+    address = "127.0.0.1" if len(set(hosts)) == 1 else hosts[0]
+    if comm.rank == 0:
+        store = TCPStore(address, 0, comm.size, is_master=True, wait_for_workers=False)
+        comm.bcast(store.port)
+        return store
+    port = comm.bcast(None)
+    return TCPStore(address, port, comm.size, is_master=False)
