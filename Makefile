@@ -36,10 +36,9 @@ test: setup $(OTHER_MPIS)
 	$(BIN)/python -m pytest $(PYTEST_FLAGS)
 
 lint: setup
-	$(BIN)/ruff check
-	$(BIN)/ruff format --check
-	$(BIN)/mypy
-	$(BIN)/lint-imports
+	@failed=; for tool in "ruff check" "ruff format --check" mypy lint-imports; do \
+	    echo "== $$tool"; $(BIN)/$$tool || failed="$$failed, $$tool"; \
+	done; if [ -n "$$failed" ]; then echo "failed: $${failed#, }"; exit 1; fi
 
 bench: setup
 	@set -e; for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script; done
