@@ -1,22 +1,18 @@
-"""Time one collective: checked first, all peers in one job by turns, the slowest rank counts."""
+"""Time one collective at many sizes: checked first, then all peers by turns."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from time import perf_counter
+from functools import partial
 
-import numpy as np
 import torch
 
 from doubletime.errors import CollectiveError
 from doubletime.planning.peers import Job, Peer
-from doubletime.planning.timing import Advance, Samples, Timing, summarise
+from doubletime.planning.timing import Advance, Timing, spread
+from doubletime.planning.turns import by_turns
 from doubletime.units import format_nbytes
 
-_WARM_UP = 5  # calls before the first that counts
-_BLOCK_S = 0.02  # a peer's turn; short, so that noise hits all peers alike
-_BLOCK_CALLS = 100
-_MIN_TURNS = 5
 _PERIOD = 251  # of the test data: prime, so that a shifted chunk is seen, and exact in float32
 
 
@@ -51,14 +47,11 @@ def all_reduce(
         def advance(share: float, index: int = index, nbytes: int = nbytes) -> None:
             observe(Advance((index + share) / len(sizes), nbytes))
 
-        for peer, samples in zip(peers, _sample(job, peers, tensor, seconds, advance), strict=True):
-            timing = summarise(
-                samples,
-                collective="all_reduce",
-                peer=peer.name,
-                nbytes=nbytes,
-                ranks=job.world_size,
-            )
+        tensor.zero_()  # sums of zeros stay finite however often they are added
+        works = [partial(peer.all_reduce, tensor) for peer in peers]
+        taken = by_turns(job.comm, works, seconds, advance)
+        for peer, samples in zip(peers, taken, strict=True):
+            timing = Timing("all_reduce", peer.name, nbytes, job.world_size, spread(samples))
             timings.append(timing)
             observe(timing)
     return timings
@@ -79,48 +72,3 @@ def _check(job: Job, peer: Peer, tensor: torch.Tensor) -> None:
             f" ({len(wrong)} of {ranks} ranks)",
             f"leave {peer.name} out, and report its version and this line",
         )
-
-
-def _sample(
-    job: Job,
-    peers: Sequence[Peer],
-    tensor: torch.Tensor,
-    seconds: float,
-    advance: Callable[[float], None],
-) -> list[Samples]:
-    """The times of every call in seconds, per peer, each the largest over the ranks."""
-    tensor.zero_()  # sums of zeros stay finite however often they are added
-    calls = [_calls(job, peer, tensor) for peer in peers]
-    taken: list[list[float]] = [[] for _ in peers]
-    budget_s, start, turn, goes_on = seconds * len(peers), perf_counter(), 0, True
-    while goes_on:
-        for offset in range(len(peers)):  # another peer begins each turn
-            which = (turn + offset) % len(peers)
-            taken[which].extend(_block(job, peers[which], tensor, calls[which]))
-        turn += 1
-        spent = (perf_counter() - start) / budget_s
-        advance(min(1.0, spent, turn / _MIN_TURNS))
-        goes_on = job.comm.bcast(turn < _MIN_TURNS or spent < 1)
-    return [_slowest(job, samples) for samples in taken]
-
-
-def _calls(job: Job, peer: Peer, tensor: torch.Tensor) -> int:
-    """Warm up, and find how many calls make a turn."""
-    fastest = float(np.min(_slowest(job, _block(job, peer, tensor, _WARM_UP))))
-    return int(max(1, min(_BLOCK_CALLS, _BLOCK_S / fastest)))
-
-
-def _block(job: Job, peer: Peer, tensor: torch.Tensor, calls: int) -> list[float]:
-    barrier, carry_out, samples = job.comm.Barrier, peer.all_reduce, []
-    carry_out(tensor)  # wakes what slept during the other peers' turns; not counted
-    for _ in range(calls):
-        barrier()
-        start = perf_counter()
-        carry_out(tensor)
-        samples.append(perf_counter() - start)
-    return samples
-
-
-def _slowest(job: Job, samples: Sequence[float]) -> Samples:
-    gathered = np.asarray(job.comm.allgather(list(samples)), dtype=np.float64)
-    return np.asarray(gathered.max(axis=0))

@@ -39,6 +39,29 @@ def bus_factor(collective: str, ranks: int) -> float:
 
 
 @dataclass(frozen=True)
+class Spread:
+    """Times of the same work.
+
+    Attributes:
+        repeats: how often it was timed.
+        median_s, lower_s, upper_s, best_s: median, quartiles and minimum, in seconds.
+    """
+
+    repeats: int
+    median_s: float
+    lower_s: float
+    upper_s: float
+    best_s: float
+
+
+def spread(samples_s: Sequence[float] | Samples) -> Spread:
+    """What at least one time in seconds amounts to."""
+    lower, median, upper = np.quantile(samples_s, (0.25, 0.5, 0.75))
+    best = float(np.min(samples_s))
+    return Spread(len(samples_s), float(median), float(lower), float(upper), best)
+
+
+@dataclass(frozen=True)
 class Timing:
     """One collective, timed.
 
@@ -47,25 +70,19 @@ class Timing:
         peer: who carried it out: `mpi`, `gloo` or `raw`.
         nbytes: message size in bytes, the same on every rank.
         ranks: how many took part.
-        repeats: how often it was timed.
-        median_s, lower_s, upper_s, best_s: median, quartiles and minimum over the repeats, in
-            seconds; one repeat takes as long as its slowest rank.
+        time: over the repeats, each as long as its slowest rank took.
     """
 
     collective: str
     peer: str
     nbytes: int
     ranks: int
-    repeats: int
-    median_s: float
-    lower_s: float
-    upper_s: float
-    best_s: float
+    time: Spread
 
     @property
     def algbw(self) -> float:
-        """Algorithm bandwidth in bytes per second: message size over time."""
-        return self.nbytes / self.median_s
+        """Algorithm bandwidth in bytes per second: message size over median time."""
+        return self.nbytes / self.time.median_s
 
     @property
     def busbw(self) -> float:
@@ -74,7 +91,9 @@ class Timing:
 
     def record(self) -> dict[str, Any]:
         """The timing as plain data for JSON, with its bandwidths."""
-        return {**asdict(self), "algbw": self.algbw, "busbw": self.busbw}
+        what = {"collective": self.collective, "peer": self.peer, "nbytes": self.nbytes}
+        bandwidths = {"algbw": self.algbw, "busbw": self.busbw}
+        return {**what, "ranks": self.ranks, **asdict(self.time), **bandwidths}
 
 
 @dataclass(frozen=True)
@@ -88,29 +107,3 @@ class Advance:
 
     fraction: float
     nbytes: int
-
-
-def summarise(
-    samples_s: Sequence[float] | Samples, *, collective: str, peer: str, nbytes: int, ranks: int
-) -> Timing:
-    """The timing that these samples amount to.
-
-    Args:
-        samples_s: at least one time in seconds, each that of the slowest rank.
-        collective: its name, such as `all_reduce`.
-        peer: who carried it out.
-        nbytes: message size in bytes.
-        ranks: how many took part.
-    """
-    lower, median, upper = np.quantile(samples_s, (0.25, 0.5, 0.75))
-    return Timing(
-        collective=collective,
-        peer=peer,
-        nbytes=nbytes,
-        ranks=ranks,
-        repeats=len(samples_s),
-        median_s=float(median),
-        lower_s=float(lower),
-        upper_s=float(upper),
-        best_s=float(min(samples_s)),
-    )

@@ -45,19 +45,19 @@ def timings_table(timings: Iterable[Timing], *, title: str | None = None) -> Tab
 
 
 def _add_group(table: Table, group: Sequence[Timing], rivals: Sequence[str]) -> None:
-    medians = {timing.peer: timing.median_s for timing in group}
+    medians = {timing.peer: timing.time.median_s for timing in group}
     best = min(medians.values())
     for index, timing in enumerate(group):
-        is_best = len(group) > 1 and timing.median_s == best
+        is_best = len(group) > 1 and timing.time.median_s == best
         ratios = [
-            "" if name == timing.peer else f"{medians[name] / timing.median_s:.2f}"
+            "" if name == timing.peer else f"{medians[name] / timing.time.median_s:.2f}"
             for name in rivals
         ]
         table.add_row(
             format_nbytes(timing.nbytes) if index == 0 else "",
             _SHOWN[timing.peer] + (" *" if is_best else ""),
-            format_seconds(timing.median_s),
-            f"{format_seconds(timing.lower_s)} .. {format_seconds(timing.upper_s)}",
+            format_seconds(timing.time.median_s),
+            f"{format_seconds(timing.time.lower_s)} .. {format_seconds(timing.time.upper_s)}",
             format_rate(timing.algbw),
             format_rate(timing.busbw),
             *ratios,
@@ -97,7 +97,7 @@ class MeasuringProgress:
             if not self._console.is_terminal:
                 self._console.print(
                     f"{format_nbytes(event.nbytes)} by {_SHOWN[event.peer]}: "
-                    f"{format_seconds(event.median_s)}"
+                    f"{format_seconds(event.time.median_s)}"
                 )
             return
         self._bar.update(

@@ -1,0 +1,69 @@
+"""Time several pieces of work by turns in one job, so that noise hits all alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from doubletime.planning.timing import Samples
+
+Work = Callable[[], None]
+
+_WARM_UP = 5  # calls before the first that counts
+_TURN_S = 0.02  # short, so that a disturbance does not fall to one piece of work alone
+_TURN_CALLS = 100
+_MIN_TURNS = 5
+
+
+def by_turns(
+    comm: Any, works: Sequence[Work], seconds: float, advance: Callable[[float], None]
+) -> list[Samples]:
+    """Time each piece of work, every call begun together by all ranks.
+
+    Args:
+        comm: the communicator of all ranks, used by none of the works.
+        works: what is timed; every rank gives the same.
+        seconds: to spend on each work, about; five turns are taken at least.
+        advance: is told the share that is done, 0 to 1.
+
+    Returns:
+        For each work the times of its calls in seconds, each that of the slowest rank.
+    """
+    calls = [_calls(comm, work) for work in works]
+    taken: list[list[float]] = [[] for _ in works]
+    budget_s, start, turn, goes_on = seconds * len(works), perf_counter(), 0, True
+    while goes_on:
+        for offset in range(len(works)):  # another one begins each turn
+            which = (turn + offset) % len(works)
+            taken[which].extend(_turn(comm, works[which], calls[which]))
+        turn += 1
+        spent = (perf_counter() - start) / budget_s
+        advance(min(1.0, spent, turn / _MIN_TURNS))
+        goes_on = comm.bcast(turn < _MIN_TURNS or spent < 1)
+    return [slowest(comm, samples) for samples in taken]
+
+
+def slowest(comm: Any, samples: Sequence[float]) -> Samples:
+    """Each sample's largest value over the ranks, which must hold equally many."""
+    gathered = np.asarray(comm.allgather(list(samples)), dtype=np.float64)
+    return np.asarray(gathered.max(axis=0))
+
+
+def _calls(comm: Any, work: Work) -> int:
+    """Warm up, and find how many calls make a turn."""
+    fastest = float(slowest(comm, _turn(comm, work, _WARM_UP)).min())
+    return int(max(1, min(_TURN_CALLS, _TURN_S / fastest)))
+
+
+def _turn(comm: Any, work: Work, calls: int) -> list[float]:
+    barrier, samples = comm.Barrier, []
+    work()  # wakes what slept during the others' turns; not counted
+    for _ in range(calls):
+        barrier()
+        start = perf_counter()
+        work()
+        samples.append(perf_counter() - start)
+    return samples
