@@ -1,0 +1,1 @@
+"""What every backend, MPI library and algorithm must do alike: listed once, run everywhere."""

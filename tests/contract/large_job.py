@@ -1,0 +1,56 @@
+"""Tensors of more than 2**31 elements on two ranks: mpiexec -n 2 python large_job.py."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+
+from contract.job import join
+
+ELEMENTS = (1 << 31) + 8
+# Where a 32-bit count or offset would go wrong.
+SPOTS = (0, 1, (1 << 30) - 1, 1 << 30, (1 << 31) - 1, 1 << 31, (1 << 31) + 1, ELEMENTS - 1)
+
+
+def expect(tensor: torch.Tensor, value: int, spots: list[int], step: str) -> None:
+    """Everywhere `value`, but for the spots."""
+    found = [int(tensor[spot]) for spot in SPOTS]
+    assert found == spots, f"{step}: {found}, expected {spots}"
+    for chunk in tensor.split(1 << 28):
+        others = int((chunk != value).sum())
+        assert others <= len(SPOTS), f"{step}: {others} elements of a chunk are wrong"
+
+
+def mark(tensor: torch.Tensor, rank: int) -> list[int]:
+    """Fill with 3 + rank, and another number at each spot."""
+    tensor.fill_(3 + rank)
+    values = [10 * (rank + 1) + i for i in range(len(SPOTS))]
+    for spot, value in zip(SPOTS, values, strict=True):
+        tensor[spot] = value
+    return values
+
+
+def main() -> None:
+    """All-reduce, broadcast, send and receive."""
+    join("mpi")
+    rank = dist.get_rank()
+    tensor = torch.empty(ELEMENTS, dtype=torch.uint8)
+    mark(tensor, rank)
+    dist.all_reduce(tensor)
+    expect(tensor, 7, [30 + 2 * i for i in range(len(SPOTS))], "all_reduce")
+    values = mark(tensor, rank)
+    dist.broadcast(tensor, 1)
+    expect(tensor, 4, [20 + i for i in range(len(SPOTS))], "broadcast")
+    values = mark(tensor, rank)
+    if rank == 0:
+        dist.send(tensor, 1)
+        expect(tensor, 3, values, "send")
+    else:
+        dist.recv(tensor, 0)
+        expect(tensor, 3, [10 + i for i in range(len(SPOTS))], "recv")
+    dist.destroy_process_group()
+    print(f"rank {rank}: {ELEMENTS} elements are right")
+
+
+if __name__ == "__main__":
+    main()

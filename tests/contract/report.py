@@ -1,0 +1,76 @@
+"""Starts a job once, and tells of each of its checks how it went on every rank."""
+
+from __future__ import annotations
+
+import functools
+import json
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ranks import ROOT, run_ranks
+
+# Oversubscribed machines run three ranks of each MPI; four on one of them.
+JOBS = [
+    *(("mpich", ranks) for ranks in (2, 3, 4)),
+    *((mpi, ranks) for mpi in ("openmpi", "intel") for ranks in (2, 3)),
+]
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a job left.
+
+    Attributes:
+        checks: for each rank, by the check's name: its state, its text, its digest.
+        ended: "" where the job ended well, else how it ended and all that it wrote.
+    """
+
+    checks: list[dict[str, dict[str, Any]]]
+    ended: str
+
+    def fault(self, name: str) -> str | None:
+        """What is wrong with one check, or None."""
+        lines = []
+        for rank, checks in enumerate(self.checks):
+            check = checks.get(name)
+            if check is None:
+                last = next(reversed(checks), "none")
+                lines.append(f"rank {rank} never came to it; the last it began was {last}")
+            elif check["state"] == "started":
+                lines.append(f"rank {rank} began it and never ended it")
+            elif check["state"] == "failed":
+                lines.append(f"rank {rank}: {check['text']}")
+        digests = {checks[name]["digest"] for checks in self.checks if name in checks}
+        if not lines and len(digests) > 1:
+            lines.append("ranks hold results that are not the same bits")
+        return f"{name}\n" + "\n".join(lines) if lines else None
+
+
+@functools.cache
+def report(script: str, mpi: str, ranks: int, timeout: float) -> Report:
+    """Run one of this folder's jobs; the second caller gets the first one's report."""
+    with tempfile.TemporaryDirectory(prefix="contract-") as name:
+        folder = Path(name)
+        ended = ""
+        try:
+            job = run_ranks(
+                ROOT / "tests" / "contract" / script,
+                ranks,
+                mpi=mpi,
+                timeout=timeout,
+                env={"PYTHONPATH": str(ROOT / "tests")},
+                args=[name],
+            )
+            if job.exit_code:
+                ended = f"exit code {job.exit_code}\n{job.show()}"
+        except AssertionError as error:
+            ended = str(error)
+        return Report([_read(folder / f"rank-{rank}.jsonl") for rank in range(ranks)], ended)
+
+
+def _read(path: Path) -> dict[str, dict[str, Any]]:
+    lines = path.read_text().splitlines() if path.exists() else []
+    checks = (json.loads(line) for line in lines)
+    return {check["name"]: check for check in checks}
