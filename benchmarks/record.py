@@ -90,12 +90,11 @@ def hand_over(report: Report) -> None:
     Path(os.environ[_OUTPUT]).write_text(json.dumps(record))
 
 
-def start(ranks: int, *, prefix: Sequence[str] = ()) -> Report:
+def start(ranks: int) -> Report:
     """Run the calling script on so many ranks of one thread each, and read its report.
 
     Args:
         ranks: how many.
-        prefix: a command that starts each rank, in place of nothing.
 
     Raises:
         SystemExit: with the job's exit code, if it fails.
@@ -103,7 +102,7 @@ def start(ranks: int, *, prefix: Sequence[str] = ()) -> Report:
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder, "report.json")
         environment = {_OUTPUT: str(output), "OMP_NUM_THREADS": "1"}
-        command = [*prefix, sys.executable, *sys.argv]
+        command = [sys.executable, *sys.argv]
         exit_code = supervise.run_local(command, ranks, environment=environment)
         if exit_code:
             raise SystemExit(exit_code)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
+import shutil
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -73,15 +73,13 @@ def allreduce(
 
 def _relaunch(arguments: list[str], ranks: int) -> int:
     """Start this command on so many ranks of this host; returns the job's exit code."""
-    from rich.console import Console
-
     from doubletime.cluster import supervise
 
-    console = Console()
-    if console.is_terminal:  # the ranks write to the launcher's pipe and cannot see it
-        shown = {"COLUMNS": str(console.width), "FORCE_COLOR": "1"}
-    else:
-        shown = {"COLUMNS": os.environ.get("COLUMNS", str(_OFF_TERMINAL_COLUMNS))}
+    shown = {}
+    if sys.stdout.isatty():  # the ranks write to the launcher's pipe and cannot see it
+        from doubletime.reporting.console import COLUMNS_VARIABLE
+
+        shown[COLUMNS_VARIABLE] = str(shutil.get_terminal_size().columns)
     command = [sys.executable, "-m", "doubletime", "bench", "allreduce", *arguments]
     return supervise.run_local(command, ranks, environment=shown)
 
@@ -90,15 +88,17 @@ def _measure(
     sizes: list[int], rivals: tuple[str, ...], json_file: Path | None, seconds: float
 ) -> None:
     """What each rank does; rank 0 shows it."""
-    from rich.console import Console
-
     from doubletime.mpi import library
     from doubletime.planning import machine, measure, peers
     from doubletime.planning.question import MPI
+    from doubletime.reporting.console import open_console
     from doubletime.reporting.tables import MeasuringProgress, timings_table
 
     with peers.join(rivals) as job:
-        console = Console(quiet=job.rank != 0)
+        console = open_console()
+        console.quiet = job.rank != 0
+        if not console.is_terminal:
+            console.width = max(console.width, _OFF_TERMINAL_COLUMNS)
         here = machine.describe(library.describe())
         console.print(f"all_reduce, float32, {job.world_size} ranks: {here.show()}", style="bold")
         with MeasuringProgress(console) as progress:

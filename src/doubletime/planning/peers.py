@@ -86,11 +86,11 @@ def join(rivals: Sequence[str] = RIVALS) -> Iterator[Job]:
     else:
         dist.init_process_group(MPI)
         groups[MPI] = None
-    try:
-        yield Job(comm.rank, comm.size, comm, groups)
-        comm.Barrier()  # rank 0 holds gloo's store: nobody may need it once it goes
-    finally:
-        dist.destroy_process_group()
+    yield Job(comm.rank, comm.size, comm, groups)
+    # Only where all went well: after an error here the others may be anywhere, and leaving in
+    # order would wait for them.
+    comm.Barrier()  # rank 0 holds gloo's store: nobody may need it once it goes
+    dist.destroy_process_group()
     comm.Free()
 
 
