@@ -8,12 +8,35 @@ from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
 
-__all__ = ["DoubletimeError", "__version__"]
+__all__ = [
+    "DoubletimeError",
+    "Task",
+    "__version__",
+    "average",
+    "init",
+    "loader",
+    "parallelize",
+    "train",
+]
 
 if TYPE_CHECKING:
+    from doubletime.api import train as train
     from doubletime.errors import DoubletimeError as DoubletimeError
+    from doubletime.training.data import loader as loader
+    from doubletime.training.parallelize import average as average
+    from doubletime.training.parallelize import parallelize as parallelize
+    from doubletime.training.session import init as init
+    from doubletime.training.task import Task as Task
 else:
-    _HOME = {"DoubletimeError": "errors"}
+    _HOME = {
+        "DoubletimeError": "errors",
+        "Task": "training.task",
+        "average": "training.parallelize",
+        "init": "training.session",
+        "loader": "training.data",
+        "parallelize": "training.parallelize",
+        "train": "api",
+    }
 
     def __getattr__(name: str) -> object:
         if name not in _HOME:

@@ -1,0 +1,178 @@
+"""`doubletime train`: train a task on ranks that step together."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from doubletime import environment
+from doubletime.errors import DataError, LaunchError
+
+if TYPE_CHECKING:
+    from doubletime.training.task import Task
+
+
+def train(
+    task: Annotated[
+        str, typer.Argument(help="task.py, task.py:Name, or built in: fashion-mnist, digits.")
+    ],
+    ranks: Annotated[
+        int | None, typer.Option("-n", "--ranks", min=1, help="Ranks on this host.  [default: 1]")
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(help="In place of the task's own.")] = None,
+    global_batch: Annotated[
+        int | None, typer.Option(help="Samples per step over all ranks, in place of the task's.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="In place of the task's own.")] = None,
+    limit: Annotated[
+        int | None, typer.Option(help="Use only the first so many training samples.")
+    ] = None,
+    backend: Annotated[
+        str | None, typer.Option(help="mpi, gloo or nccl.  [default: what the launcher speaks]")
+    ] = None,
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Train on 1 rank, then on N, and compare.")
+    ] = False,
+    runs: Annotated[Path, typer.Option(help="Where the run's folder is made.")] = Path("runs"),
+    name: Annotated[
+        str | None, typer.Option(help="Of that folder.  [default: the task and the time]")
+    ] = None,
+) -> None:
+    """Train a task by synchronous SGD, on 1 rank or many."""
+    place = environment.place()
+    if place is not None:
+        _refuse_to_launch(place, ranks, compare)
+        _train_here(task, epochs, global_batch, seed, limit, backend, runs, name)
+        return
+    if compare and (ranks is None or ranks == 1):
+        raise LaunchError("--compare needs more than 1 rank to compare with", "add -n 2")
+    if not compare and ranks in (None, 1) and backend is None:
+        _train_here(task, epochs, global_batch, seed, limit, backend, runs, name)
+        return
+    task, default_name = _prepared(task)
+    options = _options(
+        {
+            "--epochs": epochs,
+            "--global-batch": global_batch,
+            "--seed": seed,
+            "--limit": limit,
+            "--backend": backend,
+        }
+    )
+    if compare:
+        stamp = time.strftime("%Y%m%d-%H%M%S")
+        _compare(task, ranks or 1, options, runs, name or f"{default_name}-{stamp}")
+    else:
+        options += _options({"--runs": runs, "--name": name})
+        _launch(task, ranks or 1, options, {})
+
+
+def _train_here(
+    task: str,
+    epochs: int | None,
+    global_batch: int | None,
+    seed: int | None,
+    limit: int | None,
+    backend: str | None,
+    runs: Path,
+    name: str | None,
+) -> None:
+    """Be one rank of the job, or the only process."""
+    from doubletime import api
+    from doubletime.training import session
+
+    api.train(
+        task,
+        epochs=epochs,
+        global_batch=global_batch,
+        seed=seed,
+        limit=limit,
+        backend=backend,
+        runs=runs,
+        name=name,
+    )
+    session.leave()
+
+
+def _refuse_to_launch(place: environment.Place, ranks: int | None, compare: bool) -> None:
+    """A rank must not start ranks.
+
+    Raises:
+        LaunchError: if the options ask for that.
+    """
+    if compare:
+        raise LaunchError(
+            f"--compare starts ranks itself, but {place.launcher} started this process",
+            "doubletime train … -n 2 --compare, without mpiexec",
+        )
+    if ranks is not None and ranks != place.world_size:
+        raise LaunchError(
+            f"-n {ranks} was asked for, but {place.launcher} started {place.world_size} ranks",
+            "leave out -n, or leave out the launcher",
+        )
+
+
+def _prepared(task: str) -> tuple[str, str]:
+    """Fetch the data before any rank starts: what to train, maybe a substitute, and its name.
+
+    Raises:
+        TaskError: if there is no such task.
+        DataError: if its data cannot be had and nothing stands in for it.
+    """
+    from doubletime import api
+    from doubletime.reporting.console import Watch, open_console
+
+    found: Task = api.find_task(task)
+    try:
+        found.prepare()
+    except DataError as error:
+        other, notice = api.substitute(found, error)
+        Watch(open_console())(notice)
+        return other.name, other.name
+    return task, found.name
+
+
+def _compare(task: str, ranks: int, options: list[str], runs: Path, name: str) -> None:
+    """The same recipe on 1 rank and on several, with as many threads per rank in both."""
+    from doubletime.reporting import runlog
+    from doubletime.reporting.console import comparison_table, open_console, plural
+
+    threads = os.environ.get("OMP_NUM_THREADS") or str(max(1, environment.own_cores() // ranks))
+    settings = {"OMP_NUM_THREADS": threads}
+    console = open_console()
+    results = []
+    for count in (1, ranks):
+        folder = f"{name}-n{count}"
+        console.print(
+            f"\n{plural(count, 'rank')}, {plural(int(threads), 'thread')} each", style="bold"
+        )
+        _launch(task, count, [*options, *_options({"--runs": runs, "--name": folder})], settings)
+        results.append(runlog.read_result(runs / folder))
+    console.print(comparison_table(*results))
+
+
+def _launch(task: str, ranks: int, options: list[str], settings: dict[str, str]) -> None:
+    """Run this same command on so many ranks; does not return where they fail."""
+    from doubletime.cluster.supervise import run_local
+
+    settings = dict(settings)
+    if sys.stdout.isatty():
+        from doubletime.reporting.console import COLUMNS_VARIABLE
+
+        settings[COLUMNS_VARIABLE] = str(shutil.get_terminal_size().columns)
+    command = [sys.executable, "-m", "doubletime", "train", task, *options]
+    exit_code = run_local(command, ranks, environment=settings)
+    if exit_code:
+        raise typer.Exit(exit_code)
+
+
+def _options(given: dict[str, object]) -> list[str]:
+    """The options that were given, as they stand on a command line."""
+    pairs = ((option, str(value)) for option, value in given.items() if value is not None)
+    return [word for pair in pairs for word in pair]

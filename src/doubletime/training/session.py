@@ -1,0 +1,179 @@
+"""Join the job: process group, device and threads from whatever started this process."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from doubletime import environment
+from doubletime.errors import LauncherMismatchError
+from doubletime.mpi import library
+
+
+@dataclass(frozen=True)
+class Session:
+    """This process's part in the job.
+
+    Attributes:
+        rank, world_size: in the whole job; 0 of 1 for a plain `python`.
+        local_rank, local_world_size: on this host.
+        device: where this rank computes.
+        backend: of the process group; None for a plain `python`, which needs no group.
+        threads: of this rank's computations on the CPU.
+        launcher: who started the ranks; None for a plain `python`.
+    """
+
+    rank: int
+    world_size: int
+    local_rank: int
+    local_world_size: int
+    device: torch.device
+    backend: str | None
+    threads: int
+    launcher: str | None
+
+    def describe(self) -> str:
+        """One line that says what `init` found and chose."""
+        threads = f"{self.threads} thread{'s' if self.threads > 1 else ''}"
+        if self.backend is None:
+            return f"1 process, no group, on {self.device}, {threads}"
+        ranks = f"{self.world_size} rank{'s' if self.world_size > 1 else ''}"
+        over = f"mpi ({library.describe()})" if self.backend == "mpi" else self.backend
+        started = f"started by {self.launcher}" if self.launcher else "no launcher"
+        device = self.device.type
+        return f"{ranks} over {over}, {started}, on {device}, {threads} each"
+
+
+_session: Session | None = None
+
+
+def init(backend: str | None = None, device: str | torch.device | None = None) -> Session:
+    """Join the job that `mpiexec`, `srun` or `torchrun` started, or stand alone.
+
+    A second call returns the first one's session. A process group that the program made itself
+    is used as it is.
+
+    Args:
+        backend: "mpi", "gloo" or "nccl"; by default mpi under an MPI launcher, nccl or gloo
+            under torchrun, and no group at all for a plain `python`.
+        device: where to compute; by default this rank's GPU if there is one, else the CPU.
+
+    Returns:
+        This process's part in the job.
+
+    Raises:
+        LauncherMismatchError: if the backend asked for contradicts the group that is there.
+        DoubletimeError: what the backend raises where the job cannot be joined.
+    """
+    global _session  # a process has one default group, so it has one session
+    if _session is not None and (_session.backend is None or dist.is_initialized()):
+        if backend not in (None, _session.backend):
+            raise LauncherMismatchError(
+                f"backend {backend!r} was asked for, this process has joined over "
+                f"{_session.backend!r} already",
+                "name the backend in the first call of init()",
+            )
+        return _session
+    place = environment.place()
+    chosen = _device(device, place)
+    if dist.is_initialized():
+        backend = dist.get_backend()
+    elif place is not None or backend is not None:
+        backend = backend or _default_backend(place, chosen)
+        _make_group(backend, place)
+    _session = _session_here(place, chosen, backend)
+    return _session
+
+
+def current() -> Session:
+    """The session of this process; joins the job if that was not done yet."""
+    return init()
+
+
+def leave() -> None:
+    """Leave the job: destroy the process group. A later `init` joins again."""
+    global _session
+    _session = None
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def _device(asked: str | torch.device | None, place: environment.Place | None) -> torch.device:
+    name = str(asked or ("cuda" if torch.cuda.is_available() else "cpu"))
+    if name == "cuda":
+        local_rank = (place.local_rank or 0) if place else 0
+        name = f"cuda:{local_rank % torch.cuda.device_count()}"
+    device = torch.device(name)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    return device
+
+
+def _default_backend(place: environment.Place | None, device: torch.device) -> str:
+    if place is not None and place.speaks_mpi:
+        return "mpi"
+    return "nccl" if device.type == "cuda" else "gloo"
+
+
+def _make_group(backend: str, place: environment.Place | None) -> None:
+    if "mpi" in backend or (place is not None and not place.speaks_mpi):
+        dist.init_process_group(backend)
+    elif place is None:
+        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+    elif "MASTER_ADDR" in os.environ:
+        dist.init_process_group(backend, rank=place.rank, world_size=place.world_size)
+    else:
+        store = _store_through_mpi(place)
+        dist.init_process_group(backend, store=store, rank=place.rank, world_size=place.world_size)
+
+
+def _store_through_mpi(place: environment.Place) -> dist.TCPStore:
+    """A store on rank 0's host, whose address the ranks agree on through MPI."""
+    comm = library.initialize()
+    is_root = place.rank == 0
+    store = None
+    if is_root:
+        store = dist.TCPStore("0.0.0.0", 0, place.world_size, True, wait_for_workers=False)
+    hosts = comm.allgather(socket.gethostname())
+    port = comm.bcast(store.port if store else None, root=0)
+    host = "127.0.0.1" if len(set(hosts)) == 1 else hosts[0]
+    if store is not None:
+        return store
+    return dist.TCPStore(host, port, place.world_size, False, wait_for_workers=False)
+
+
+def _session_here(
+    place: environment.Place | None, device: torch.device, backend: str | None
+) -> Session:
+    """Ask the ranks of this host who shares its cores, and divide them."""
+    launcher = place.launcher if place else None
+    if backend is None:
+        return Session(0, 1, 0, 1, device, None, _set_threads(1), launcher)
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    mine = (socket.gethostname(), sorted(os.sched_getaffinity(0)))
+    everyone: list[tuple[str, list[int]]] = [mine] * world_size
+    dist.all_gather_object(everyone, mine)
+    neighbours = [other for other, (host, _) in enumerate(everyone) if host == mine[0]]
+    sharers = sum(1 for host, cores in everyone if host == mine[0] and set(cores) & set(mine[1]))
+    threads = _set_threads(sharers)
+    return Session(
+        rank,
+        world_size,
+        neighbours.index(rank),
+        len(neighbours),
+        device,
+        backend,
+        threads,
+        launcher,
+    )
+
+
+def _set_threads(sharers: int) -> int:
+    """Divide this process's cores among the ranks that share them, unless the user has decided."""
+    if "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(max(1, environment.own_cores() // sharers))
+    return torch.get_num_threads()

@@ -1,0 +1,60 @@
+"""How long a rank waits for communication in a step.
+
+No `from __future__ import annotations` here: DistributedDataParallel reads its hook's annotations.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+
+
+class WaitingClock:
+    """How long a rank's backward passes wait for communication.
+
+    DistributedDataParallel sends gradients in buckets while it computes the rest. What it could
+    not hide is the time from the last bucket's launch, when this rank's own gradients are all
+    computed, until `backward()` returns; together with time spent launching. It holds the
+    transfer itself and the wait for slower ranks, and no computation.
+
+    Only for models on the CPU: a GPU runs behind the clock of its host.
+
+    Attributes:
+        waited_s: seconds, over all steps measured so far.
+    """
+
+    def __init__(self) -> None:
+        self.waited_s = 0.0
+        self._launching_s = 0.0
+        self._last_launch_s = 0.0
+
+    def watch(self, model: DistributedDataParallel) -> None:
+        """Count this model's steps; takes the place of its communication hook."""
+        model.register_comm_hook(None, self._average)
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """Around `backward()`."""
+        self._launching_s, self._last_launch_s = 0.0, 0.0
+        yield
+        if self._last_launch_s:  # 0 where nothing was sent
+            self.waited_s += self._launching_s + time.perf_counter() - self._last_launch_s
+
+    def _average(self, _: object, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+        """What DistributedDataParallel does by default: divide, sum over the ranks."""
+        gradients = bucket.buffer()
+        gradients.div_(dist.get_world_size())
+        started_s = time.perf_counter()
+        work = dist.all_reduce(gradients, async_op=True)
+        self._last_launch_s = time.perf_counter()
+        self._launching_s += self._last_launch_s - started_s
+        future: torch.futures.Future[Tensor] = work.get_future().then(_first)
+        return future
+
+
+def _first(done: torch.futures.Future[list[Tensor]]) -> Tensor:
+    return done.value()[0]
