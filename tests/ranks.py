@@ -27,6 +27,11 @@ MPIS = ("mpich", "openmpi", "intel")
 
 _MARK = "DOUBLETIME_TEST_JOB"
 _GRACE_S = 5.0  # what a job may take to vanish after its mpiexec has returned
+_LOOK_EVERY_S = 0.25
+_SHM = "/dev/shm/"
+
+# Names in /dev/shm that a process of some job was seen to map: the leak police asks for them.
+shm_seen: set[str] = set()
 
 # More ranks than cores, in a container, as root: what each MPI wants to hear.
 _SETTINGS = {
@@ -159,11 +164,11 @@ class Job:
         Raises:
             AssertionError: on timeout, or where a process outlives its command.
         """
-        try:
-            exit_code = self.process.wait(max(0.0, timeout - (time.monotonic() - self.started)))
-        except subprocess.TimeoutExpired:
-            self.kill()
-            raise AssertionError(f"still running after {timeout} s\n{self._show()}") from None
+        while (exit_code := self._poll(_LOOK_EVERY_S)) is None:
+            if time.monotonic() - self.started > timeout:
+                self.kill()
+                raise AssertionError(f"still running after {timeout} s\n{self._show()}")
+            shm_seen.update(_shm_mapped(self.process.pid))
         returned = time.monotonic()
         left = self.processes()
         while left and time.monotonic() - returned < _GRACE_S:
@@ -190,6 +195,12 @@ class Job:
                     continue
             time.sleep(0.02)
         raise AssertionError(f"cannot kill {self.processes()}")
+
+    def _poll(self, timeout_s: float) -> int | None:
+        try:
+            return self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return None
 
     def _show(self) -> str:
         return Ranks(-1, *self.output(), 0.0).show()
@@ -224,6 +235,33 @@ def start_command(
             yield job
         finally:
             job.kill()
+
+
+def descendants(pid: int | str) -> list[int]:
+    """Process ids of all children of a process and theirs, zombies too; none where it is gone."""
+    found: list[int] = []
+    try:
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            for child in map(int, (task / "children").read_text().split()):
+                found += [child, *descendants(child)]
+    except (FileNotFoundError, ProcessLookupError):
+        pass  # it ended while we looked: what was found stands
+    return found
+
+
+def _shm_mapped(pid: int) -> set[str]:
+    """Names of the files in /dev/shm that a process and its descendants map."""
+    found = set()
+    for process in (pid, *descendants(pid)):
+        try:
+            lines = Path(f"/proc/{process}/maps").read_text().splitlines()
+        except OSError:
+            continue  # it ended
+        for line in lines:
+            _, at, name = line.partition(_SHM)
+            if at:
+                found.add(name.removesuffix(" (deleted)"))
+    return found
 
 
 def _environment(mpi: str | None, mark: str, changes: Mapping[str, str | None]) -> dict[str, str]:

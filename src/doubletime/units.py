@@ -21,7 +21,9 @@ def parse_nbytes(text: str) -> int:
     """
     match = _SIZE.fullmatch(text)
     if match is None:
-        raise UnitError(f"{text!r} is not a size", "write 64, 4K, 16M or 1G (bytes, powers of 1024)")
+        raise UnitError(
+            f"{text!r} is not a size", "write 64, 4K, 16M or 1G (bytes, by 1024)"
+        )
     return int(float(match[1]) * _BINARY[match[2].upper()])
 
 
@@ -55,9 +57,10 @@ def format_nbytes(nbytes: float) -> str:
 
 def format_seconds(time_s: float) -> str:
     """Show a time in seconds with the prefix that fits: `3.2 ms`, `2 min 5 s`."""
-    if time_s < 1e-3:
+    # 999.5 and more would round to 1e+03: it goes to the next unit.
+    if time_s < 999.5e-6:
         return f"{time_s * 1e6:.3g} µs"
-    if time_s < 1:
+    if time_s < 999.5e-3:
         return f"{time_s * 1e3:.3g} ms"
     if time_s < 100:
         return f"{time_s:.3g} s"
@@ -69,7 +72,8 @@ def format_seconds(time_s: float) -> str:
 
 def format_rate(bytes_per_s: float) -> str:
     """Show a bandwidth in bytes per second, decimal as NCCL does: `1.2 GB/s`."""
-    for scale, unit in ((1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s")):
-        if bytes_per_s >= scale:
+    for scale, unit in ((1, "B/s"), (1e3, "kB/s"), (1e6, "MB/s")):
+        if bytes_per_s < 999.5 * scale:
             return f"{bytes_per_s / scale:.3g} {unit}"
-    return f"{bytes_per_s:.3g} B/s"
+    digits = ".0f" if bytes_per_s >= 1e11 else ".3g"
+    return f"{bytes_per_s / 1e9:{digits}} GB/s"
