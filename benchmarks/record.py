@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from doubletime.cluster import supervise
+from doubletime.planning.load import busy_share
 from doubletime.planning.timing import Spread
 from doubletime.units import format_seconds
 
@@ -133,7 +132,7 @@ def main(ranks: int, work: Callable[[], Report | None]) -> None:
         if report is not None:
             hand_over(report)
         return
-    busy = psutil.cpu_percent(interval=1.0) / 100
+    busy = busy_share(1.0)
     publish(start(ranks), busy)
 
 

@@ -74,6 +74,11 @@ def allreduce(
 def _relaunch(arguments: list[str], ranks: int) -> int:
     """Start this command on so many ranks of this host; returns the job's exit code."""
     from doubletime.cluster import supervise
+    from doubletime.planning import load
+
+    told = load.warning(load.busy_share(0.3))
+    if told is not None:
+        typer.echo(f"note: {told}", err=True)
 
     shown = {}
     if sys.stdout.isatty():  # the ranks write to the launcher's pipe and cannot see it

@@ -78,7 +78,7 @@ class MeasuringProgress:
             TimeRemainingColumn(),
             console=console,
             transient=True,
-            disable=not console.is_terminal,
+            disable=console.quiet or not console.is_terminal,
         )
         self._task = self._bar.add_task("starting", total=1.0)
 
