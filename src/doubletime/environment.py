@@ -53,8 +53,13 @@ def place(environ: Mapping[str, str] = os.environ) -> Place | None:
 
 
 def own_cores() -> int:
-    """How many cores this process may run on: its affinity, less where a cgroup allows less."""
-    cores = len(os.sched_getaffinity(0))
+    """How many cores this process may run on: its affinity, less where a control group allows less."""
+    return min(len(os.sched_getaffinity(0)), allowed_cores())
+
+
+def allowed_cores() -> int:
+    """How many of the machine's cores this process's control group allows in all; at least 1."""
+    cores = os.cpu_count() or 1
     return max(1, min(cores, int(_cgroup_cores() or cores)))
 
 
@@ -75,4 +80,4 @@ def _cgroup_cores(root: Path = Path("/sys/fs/cgroup")) -> float | None:
 
 def _number(environ: Mapping[str, str], name: str | None) -> int | None:
     text = environ.get(name, "") if name else ""
-    return int(text) if text.isdigit() else None
+    return int(text) if text.isascii() and text.isdigit() else None

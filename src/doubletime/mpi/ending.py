@@ -1,0 +1,133 @@
+"""How a rank ends: in order when all do, at once and loudly when it fails while others wait for it.
+
+Whatever ends a rank early (an uncaught exception, `sys.exit(3)`, a program that returns while others wait)
+must end the whole job with that rank's exit code, and its traceback must stand once on the terminal.
+"""
+
+from __future__ import annotations
+
+import atexit
+import io
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from contextlib import redirect_stderr
+from types import TracebackType
+from typing import NoReturn
+
+from doubletime import failure
+from doubletime.mpi import library
+from doubletime.mpi.calls import caller
+from doubletime.mpi.job import joined
+
+Hook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
+
+_INTERRUPTED = 130
+_installed_in: int | None = None
+_plain_hook: Hook | None = None
+
+
+class _Exit(SystemExit):
+    """The SystemExit of `sys.exit` that notices when the interpreter itself takes it."""
+
+    def __init__(self, status: object, where: str) -> None:
+        super().__init__(status)
+        self._status = status
+        self._where = where
+
+    @property
+    def code(self) -> object:  # type: ignore[override]
+        """The status; read with no Python frame above it by the interpreter about to exit."""
+        try:
+            sys._getframe(1)
+        except ValueError:
+            _leaving(self._status, self._where)
+        return self._status
+
+
+def install(hook_before: Hook) -> None:
+    """Watch over this process's end; once, after the job has been joined.
+
+    Args:
+        hook_before: the excepthook from before torch's own, which prefixes each line.
+    """
+    global _installed_in, _plain_hook
+    sys.excepthook = _uncaught
+    if _installed_in == os.getpid():
+        return
+    _installed_in, _plain_hook = os.getpid(), hook_before
+    sys.exit = _exit
+    atexit.register(_at_end)
+
+
+def _exit(status: object = None, /) -> NoReturn:
+    raise _Exit(status, caller())
+
+
+def _leaving(status: object, where: str) -> None:
+    """The program is about to exit with this status, by `sys.exit` called at `where`."""
+    code = _exit_code(status)
+    if code == 0 or _installed_in != os.getpid() or not library.is_running():
+        return
+    said = f"{status}\n" if isinstance(status, str) else ""
+    _fail(code, f"{said}sys.exit({status!r}) called at {where}\n")
+
+
+def _exit_code(status: object) -> int:
+    """What the process exits with for `sys.exit(status)`."""
+    if status is None:
+        return 0
+    return status & 0xFF if isinstance(status, int) else 1
+
+
+def _uncaught(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    """Nothing has caught the exception: show it once and end the job."""
+    text = _formatted(kind, error, trace)
+    if _installed_in != os.getpid() or not library.is_running():
+        sys.stderr.write(text)
+        return
+    _fail(_INTERRUPTED if issubclass(kind, KeyboardInterrupt) else 1, text)
+
+
+def _formatted(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> str:
+    """The exception as the hook shows it that the user (or Python) had installed."""
+    if _plain_hook is None or _plain_hook is sys.__excepthook__:
+        return "".join(traceback.format_exception(kind, error, trace))
+    with redirect_stderr(io.StringIO()) as shown:
+        _plain_hook(kind, error, trace)
+    return shown.getvalue() or "".join(traceback.format_exception(kind, error, trace))
+
+
+def _fail(exit_code: int, text: str) -> NoReturn:
+    """Show why, then end every process of the job."""
+    job = joined()
+    record = failure.now(job.rank if job is not None else 0, exit_code, text)
+    sys.stdout.flush()
+    if not failure.write(record):
+        # one write, so that the lines of several ranks do not mix
+        sys.stderr.write(record.show())
+        sys.stderr.flush()
+    library.abort(exit_code)
+    raise AssertionError("MPI_Abort returned")
+
+
+def _at_end() -> None:
+    """The program is over: wait for the other ranks' end, then end MPI."""
+    job = joined()
+    if job is None or _installed_in != os.getpid():
+        return
+    sys.stdout.flush()
+    if not job.leave():
+        asked = job.watchdog.deserted
+        # Without MPI_Finalize: the launcher sees a rank that left the job, ends the rest, and
+        # passes on the exit code that this process has by itself.
+        sys.stderr.write(
+            f"doubletime: rank {job.rank} on host {job.host} came to the end of its program while rank "
+            f"{asked.asker if asked else '?'} waits for it in {asked.signature if asked else 'a collective'}\n"
+        )
+        sys.stderr.flush()

@@ -1,0 +1,175 @@
+"""The handle of an operation in flight, as torch.distributed knows it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from doubletime.mpi.engine import Completers, Engine, Job
+
+_WorkBase: Any = dist.Work
+
+
+class Work(_WorkBase):  # type: ignore[misc]
+    """One operation of one group.
+
+    Args:
+        result: the tensors that hold the outcome, handed to futures.
+        completers: complete the futures.
+        settle: called in the thread that waits, once the operation is done: orders the outcome of CUDA
+            tensors with the current stream.
+    """
+
+    def __init__(
+        self,
+        result: Sequence[torch.Tensor],
+        completers: Completers,
+        settle: Callable[[], None] | None = None,
+    ) -> None:
+        super().__init__()
+        self._result = list(result)
+        self._completers = completers
+        self._settle = settle
+        self._done = threading.Event()
+        self._lock = threading.Lock()
+        self._error: Exception | None = None
+        self._future: torch.futures.Future[Any] | None = None
+        self._engine: Engine | None = None
+        self._job: Job | None = None
+        self.source = -1
+
+    def belongs_to(self, engine: Engine, job: Job) -> None:
+        """A message: a waiting thread may take it back from the engine."""
+        self._engine, self._job = engine, job
+
+    def done(self, error: Exception | None) -> None:
+        """The operation is over; called by whoever carried it out."""
+        with self._lock:
+            self._error = error
+            self._done.set()
+            future = self._future
+        if future is not None:
+            self._completers.run(lambda: self._complete(future))
+
+    def _complete(self, future: torch.futures.Future[Any]) -> None:
+        if self._error is not None:
+            future.set_exception(self._error)
+        else:
+            if self._settle is not None:
+                self._settle()
+            future.set_result(self._result)
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        """Return when the operation is done.
+
+        Args:
+            timeout: how long to wait at most; 0 or less for as long as the operation's own limit.
+
+        Raises:
+            RuntimeError: if `timeout` passes; the operation goes on.
+            Exception: the operation's own error.
+        """
+        if not self._done.is_set():
+            limit_s = timeout.total_seconds()
+            if limit_s > 0:
+                if not self._done.wait(limit_s):
+                    raise RuntimeError(f"wait timeout: the operation is not done after {limit_s:g} s")
+            elif self._engine is None or self._job is None or not self._engine.claim(self._job):
+                self._done.wait()
+        if self._error is not None:
+            raise self._error
+        if self._settle is not None:
+            self._settle()
+        return True
+
+    def is_completed(self) -> bool:
+        """Whether it is over, well or badly."""
+        return self._done.is_set()
+
+    def is_success(self) -> bool:
+        """Whether it is over and went well."""
+        return self._done.is_set() and self._error is None
+
+    def exception(self) -> Exception | None:
+        """The error it ended with."""
+        return self._error
+
+    def synchronize(self) -> None:
+        """Order what follows on the current stream behind the outcome."""
+        self.wait()
+
+    def block_current_stream(self) -> None:
+        """Order what follows on the current stream behind the outcome."""
+        self.wait()
+
+    def source_rank(self) -> int:
+        """The rank that a message from any source came from."""
+        return self.source
+
+    _source_rank = source_rank
+
+    def result(self) -> list[torch.Tensor]:
+        """The tensors that hold the outcome."""
+        return self._result
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        """A future that completes by itself with `result()`, on a thread of its own."""
+        with self._lock:
+            if self._future is not None:
+                return self._future
+            self._future = torch.futures.Future()
+            is_done = self._done.is_set()
+        if is_done:
+            self._complete(self._future)
+        return self._future
+
+
+class Together(_WorkBase):  # type: ignore[misc]
+    """Several works as one: done when all are."""
+
+    def __init__(self, works: Sequence[Work], completers: Completers) -> None:
+        super().__init__()
+        self._works = list(works)
+        self._completers = completers
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        """Wait for each in turn; raises the first error."""
+        for work in self._works:
+            work.wait(timeout)
+        return True
+
+    def is_completed(self) -> bool:
+        """Whether all are over."""
+        return all(work.is_completed() for work in self._works)
+
+    def is_success(self) -> bool:
+        """Whether all went well."""
+        return all(work.is_success() for work in self._works)
+
+    def exception(self) -> Exception | None:
+        """The first error."""
+        return next((work.exception() for work in self._works if work.exception()), None)
+
+    def result(self) -> list[torch.Tensor]:
+        """The tensors of all."""
+        return [tensor for work in self._works for tensor in work.result()]
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        """A future that completes by itself when all are done."""
+        future: torch.futures.Future[Any] = torch.futures.Future()
+
+        def complete() -> None:
+            try:
+                self.wait()
+            except Exception as error:
+                future.set_exception(error)
+            else:
+                future.set_result(self.result())
+
+        self._completers.run(complete)
+        return future
