@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
-from contract.job import TIMEOUT
+from checks.job import TIMEOUT
 
 
 def a_subset_works_alone(rank: int, world_size: int) -> None:

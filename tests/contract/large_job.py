@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 
-from contract.job import join
+from checks.job import join
 
 ELEMENTS = (1 << 31) + 8
 # Where a 32-bit count or offset would go wrong.

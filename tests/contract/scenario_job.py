@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from contract.job import Record, join
+from checks.job import Record, join
 from contract.scenarios import SCENARIOS
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import torch.distributed as dist
 
+from checks.job import Record, join
 from contract.collectives import CALLS, Setting
-from contract.job import Record, join
 from contract.table import Case, cases
 from contract.values import difference, stains, wide
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from checks.jobs import JOBS
 
-from contract.report import JOBS, report
+from checks.report import report
 from contract.scenarios import SCENARIOS
 
-SCRIPT, TIMEOUT_S = "scenario_job.py", 150
+SCRIPT, TIMEOUT_S = "contract/scenario_job.py", 150
 pytestmark = pytest.mark.timeout(TIMEOUT_S + 30)
 
 

@@ -6,11 +6,12 @@ import functools
 from collections.abc import Iterator
 
 import pytest
+from checks.jobs import JOBS
 
-from contract.report import JOBS, report
+from checks.report import report
 from contract.table import DTYPES, MOVEMENTS, REDUCTIONS, cases
 
-SCRIPT, TIMEOUT_S = "table_job.py", 150
+SCRIPT, TIMEOUT_S = "contract/table_job.py", 150
 pytestmark = pytest.mark.timeout(TIMEOUT_S + 30)
 
 

@@ -11,12 +11,6 @@ from typing import Any
 
 from ranks import ROOT, run_ranks
 
-# Oversubscribed machines run three ranks of each MPI; four on one of them.
-JOBS = [
-    *(("mpich", ranks) for ranks in (2, 3, 4)),
-    *((mpi, ranks) for mpi in ("openmpi", "intel") for ranks in (2, 3)),
-]
-
 
 @dataclass(frozen=True)
 class Report:
@@ -50,13 +44,13 @@ class Report:
 
 @functools.cache
 def report(script: str, mpi: str, ranks: int, timeout: float) -> Report:
-    """Run one of this folder's jobs; the second caller gets the first one's report."""
-    with tempfile.TemporaryDirectory(prefix="contract-") as name:
+    """Run a job, a path below tests/; the second caller gets the first one's report."""
+    with tempfile.TemporaryDirectory(prefix="checks-") as name:
         folder = Path(name)
         ended = ""
         try:
             job = run_ranks(
-                ROOT / "tests" / "contract" / script,
+                ROOT / "tests" / script,
                 ranks,
                 mpi=mpi,
                 timeout=timeout,

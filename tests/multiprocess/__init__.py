@@ -1,0 +1,1 @@
+"""PyTorch's own engines over the backend, each compared with a single process."""
