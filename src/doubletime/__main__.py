@@ -1,0 +1,5 @@
+"""`python -m doubletime` is the `doubletime` command."""
+
+from doubletime.cli.main import main
+
+main()

@@ -1,0 +1,54 @@
+"""The `doubletime` command: its verbs, and errors to exit codes."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from doubletime import __version__
+from doubletime.cli import bench, run
+from doubletime.errors import DoubletimeError
+
+app = typer.Typer(
+    name="doubletime",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Synchronous distributed training for stock PyTorch: run, train, measure.",
+)
+
+
+def _show_version(is_wanted: bool) -> None:
+    if is_wanted:
+        typer.echo(f"doubletime {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """Options of the command itself."""
+
+
+app.command(
+    "run",
+    cls=run.ProgramCommand,
+    context_settings={"allow_interspersed_args": False},
+    help=run.HELP,
+)(run.run)
+app.add_typer(bench.app, name="bench")
+
+
+def main() -> None:
+    """Run the command; exit 2 where it was called wrongly, 1 where doubletime says why not."""
+    try:
+        app()
+    except DoubletimeError as error:
+        sys.stderr.write(f"{error}\n")
+        sys.exit(1)

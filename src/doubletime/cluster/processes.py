@@ -1,0 +1,158 @@
+"""Every process of a job, orphans too: find them, end them, and remove what they leave behind."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import psutil
+
+_PR_SET_CHILD_SUBREAPER = 36
+_PR_GET_CHILD_SUBREAPER = 37
+_SHM = Path("/dev/shm")
+_KILL_S = 5.0  # a process in an uninterruptible wait (a dead disk) does not end even so
+_MAPPED_WITHIN_S = 1.0  # who makes a file maps it at once
+
+
+@contextlib.contextmanager
+def adopting_orphans() -> Iterator[None]:
+    """Within, a descendant whose parent ends becomes this process's child, not init's.
+
+    So that no process of a job is out of sight, whatever session it has moved to.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    before = ctypes.c_int(0)
+    libc.prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0)
+    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    try:
+        yield
+    finally:
+        libc.prctl(_PR_SET_CHILD_SUBREAPER, before.value, 0, 0, 0)
+
+
+class Descendants:
+    """This process's descendants that were not there when this object was made."""
+
+    def __init__(self) -> None:
+        self._before = set(psutil.Process().children())
+
+    def alive(self) -> list[psutil.Process]:
+        """Those that still run; adopted ones that have ended are reaped."""
+        found = []
+        for child in psutil.Process().children():
+            if child in self._before:
+                continue
+            try:
+                found += [child, *child.children(recursive=True)]
+            except psutil.NoSuchProcess:
+                continue
+        return [process for process in found if not _has_ended(process)]
+
+    def signal(self, number: int) -> None:
+        """Send a signal to each."""
+        for process in self.alive():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.send_signal(number)
+
+    def end(self, patience_s: Sequence[float]) -> None:
+        """Wait, ask, and kill, until none is left.
+
+        Args:
+            patience_s: how long to wait for them to end by themselves, and then after SIGTERM.
+        """
+        steps: tuple[Callable[[], None], ...] = (
+            lambda: None,
+            lambda: self.signal(signal.SIGTERM),
+        )
+        for step, time_s in zip(steps, patience_s, strict=True):
+            step()
+            deadline = time.monotonic() + time_s
+            while self.alive():
+                if time.monotonic() > deadline:
+                    break
+                time.sleep(0.02)
+        # A process may be forking while it is killed; so look again.
+        deadline = time.monotonic() + _KILL_S
+        while self.alive() and time.monotonic() < deadline:
+            self.signal(signal.SIGKILL)
+            time.sleep(0.01)
+
+
+def _has_ended(process: psutil.Process) -> bool:
+    try:
+        if process.status() != psutil.STATUS_ZOMBIE:
+            return False
+        if process.ppid() == os.getpid():
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(process.pid, os.WNOHANG)
+    except psutil.NoSuchProcess:
+        pass
+    return True
+
+
+class SharedMemoryFiles:
+    """The files in /dev/shm that a job makes: a rank that is killed cannot remove its own."""
+
+    def __init__(self, prefixes: Sequence[str]) -> None:
+        """Note what is there already.
+
+        Args:
+            prefixes: how the names begin that the job's MPI gives to its files.
+        """
+        self._prefixes = tuple(prefixes)
+        self._before = _listing()
+        self._ours: set[str] = set()
+        self._first_seen: dict[str, float] = {}
+
+    def watch(self, processes: Callable[[], list[psutil.Process]]) -> None:
+        """Look whether new files are there, and which of them the job's processes map."""
+        now = time.monotonic()
+        new = {
+            name
+            for name in _listing() - self._before - self._ours
+            if now - self._first_seen.setdefault(name, now) < _MAPPED_WITHIN_S
+        }
+        if new:
+            for process in processes():
+                self._ours |= new & _mapped(process.pid)
+
+    def remove(self) -> None:
+        """Remove what the job made and no live process uses."""
+        new = _listing() - self._before
+        left = {name for name in new if name in self._ours or name.startswith(self._prefixes)}
+        if not left:
+            return
+        for pid in psutil.pids():
+            left -= _mapped(pid)
+        for name in left:
+            with contextlib.suppress(FileNotFoundError):
+                (_SHM / name).unlink()
+
+
+def _listing() -> set[str]:
+    """Names of this user's files."""
+    names = set()
+    try:
+        with os.scandir(_SHM) as entries:
+            for entry in entries:
+                with contextlib.suppress(FileNotFoundError):
+                    if entry.stat(follow_symlinks=False).st_uid == os.geteuid():
+                        names.add(entry.name)
+    except FileNotFoundError:  # a container without it
+        return set()
+    return names
+
+
+def _mapped(pid: int) -> set[str]:
+    """Names in /dev/shm that a process maps; none where it has ended or is another user's."""
+    try:
+        lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
+    except OSError:
+        return set()
+    paths = (line.split(maxsplit=5)[-1] for line in lines if f"{_SHM}/" in line)
+    return {path.removeprefix(f"{_SHM}/").removesuffix(" (deleted)") for path in paths}
