@@ -41,7 +41,7 @@ lint: setup
 	done; if [ -n "$$failed" ]; then echo "failed: $${failed#, }"; exit 1; fi
 
 bench: setup
-	@set -e; for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script; done
+	@set -e; for script in $(filter-out benchmarks/record.py,$(sort $(wildcard benchmarks/*.py))); do echo "== $$script"; $(BIN)/python $$script; done
 
 clean:
 	rm -rf .venv .venv-openmpi .venv-intel .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
