@@ -17,7 +17,12 @@ _GRACE_S = 2.0  # what is just ending may take to end
 _SHM = Path("/dev/shm")
 
 # Variables that libraries set when first imported, and pytest's own.
-_FOREIGN = {"PYTEST_CURRENT_TEST", "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK"}
+_FOREIGN = {
+    "PYTEST_CURRENT_TEST",
+    "KMP_DUPLICATE_LIB_OK",
+    "KMP_INIT_AT_FORK",
+    "TORCHINDUCTOR_CACHE_DIR",
+}
 
 
 @pytest.fixture(params=MPIS)
