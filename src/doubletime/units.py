@@ -21,9 +21,7 @@ def parse_nbytes(text: str) -> int:
     """
     match = _SIZE.fullmatch(text)
     if match is None:
-        raise UnitError(
-            f"{text!r} is not a size", "write 64, 4K, 16M or 1G (bytes, by 1024)"
-        )
+        raise UnitError(f"{text!r} is not a size", "write 64, 4K, 16M or 1G (bytes, by 1024)")
     return int(float(match[1]) * _BINARY[match[2].upper()])
 
 
