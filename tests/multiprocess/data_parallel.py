@@ -1,16 +1,16 @@
-"""DistributedDataParallel in each of its ways, and its communication hooks."""
+"""DistributedDataParallel in each of its ways."""
 
 from __future__ import annotations
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 
 from multiprocess.reference import (
     FEATURES,
+    MANY_BUCKETS_MB,
     STEPS,
     assert_same,
     batch,
@@ -20,8 +20,6 @@ from multiprocess.reference import (
     train_alone,
     train_in_step,
 )
-
-MANY_BUCKETS_MB = 0.0005  # about one bucket for each parameter
 
 
 def plain(rank: int, world_size: int) -> None:
@@ -129,68 +127,6 @@ def sync_of_buffers(rank: int, world_size: int) -> None:
     assert last.isfinite().all()
 
 
-def _bf16_hook(
-    state: dist.ProcessGroup | None, bucket: dist.GradBucket
-) -> torch.futures.Future[torch.Tensor]:
-    """By its own name torch admits this hook on GPUs only; nothing in it needs one."""
-    return default_hooks.bf16_compress_hook(state, bucket)
-
-
-def half_precision_hooks(rank: int, world_size: int) -> None:
-    expected = train_alone(world_size)
-    for hook, rtol in (
-        (default_hooks.fp16_compress_hook, 4e-3),
-        (_bf16_hook, 3e-2),
-    ):
-        net = DistributedDataParallel(model(), bucket_cap_mb=MANY_BUCKETS_MB)
-        net.register_comm_hook(None, hook)
-        train_in_step(net, rank)
-        assert_same(net, expected, rtol=rtol, atol=rtol / 10)
-        _assert_replicas_agree(net)
-
-
-def power_sgd_of_full_rank(rank: int, world_size: int) -> None:
-    """With the matrices' full rank nothing is lost: what remains is the plain average."""
-    net = DistributedDataParallel(model(), bucket_cap_mb=MANY_BUCKETS_MB)
-    state = powerSGD_hook.PowerSGDState(
-        process_group=None,
-        matrix_approximation_rank=16,
-        start_powerSGD_iter=2,
-        min_compression_rate=0.1,
-        orthogonalization_epsilon=0,
-    )
-    net.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
-    train_in_step(net, rank)
-    assert state.compression_stats()[2] > 0, "nothing was compressed"
-    assert_same(net, train_alone(world_size), rtol=1e-6, atol=1e-8)
-
-
-def power_sgd_of_low_rank(rank: int, world_size: int) -> None:
-    """Many buckets for many steps: replicas stay alike, bit by bit, and learn."""
-    net = DistributedDataParallel(model(), bucket_cap_mb=MANY_BUCKETS_MB)
-    state = powerSGD_hook.PowerSGDState(
-        process_group=None, matrix_approximation_rank=1, start_powerSGD_iter=2
-    )
-    net.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
-    stepper = torch.optim.SGD(net.parameters(), 0.3)
-    losses = []
-    for _ in range(60):
-        stepper.zero_grad()
-        loss = loss_of(net, *batch(0, rank))
-        loss.backward()
-        stepper.step()
-        losses.append(loss.item())
-    assert losses[-1] < 0.7 * losses[0], losses
-    _assert_replicas_agree(net)
-
-
-def _assert_replicas_agree(net: nn.Module) -> None:
-    for name, parameter in net.named_parameters():
-        first = parameter.detach().clone()
-        dist.broadcast(first, 0)
-        assert torch.equal(first, parameter), f"{name} differs from rank 0's"
-
-
 CHECKS = (
     plain,
     gradient_as_bucket_view,
@@ -199,7 +135,4 @@ CHECKS = (
     no_sync,
     join_with_uneven_inputs,
     sync_of_buffers,
-    half_precision_hooks,
-    power_sgd_of_full_rank,
-    power_sgd_of_low_rank,
 )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from multiprocess import data_parallel, pipeline, sharded, surroundings
+from multiprocess import data_parallel, hooks, pipeline, sharded, surroundings
 
 ENGINES: dict[str, Callable[[int, int], None]] = {
     f"{module.__name__.rpartition('.')[2]}.{check.__name__}": check
-    for module in (data_parallel, sharded, pipeline, surroundings)
+    for module in (data_parallel, sharded, pipeline, surroundings, hooks)
     for check in module.CHECKS
 }

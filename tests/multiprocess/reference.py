@@ -9,6 +9,7 @@ from torch import nn
 
 Optimizer = Callable[[Iterable[torch.Tensor]], torch.optim.Optimizer]
 FEATURES, CLASSES, LOCAL_BATCH, STEPS = 12, 4, 6, 5
+MANY_BUCKETS_MB = 0.0005  # about one bucket for each parameter
 
 
 def sgd(parameters: Iterable[torch.Tensor]) -> torch.optim.Optimizer:
