@@ -1,4 +1,4 @@
-"""Training on many ranks computes what one process computes, by a loop written here in plain torch."""
+"""Training on many ranks computes what a loop written out in plain torch computes."""
 
 import json
 import math

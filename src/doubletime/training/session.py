@@ -132,7 +132,10 @@ def _make_group(backend: str, place: environment.Place | None) -> None:
 
 
 def _store_through_mpi(place: environment.Place) -> dist.TCPStore:
-    """A store on rank 0's host, whose address the ranks agree on through MPI."""
+    """A store on rank 0's host, whose address the ranks agree on through MPI.
+
+    MPI is ended at once: left running it would keep ranks from ending that have failed.
+    """
     comm = library.initialize()
     is_root = place.rank == 0
     store = None
@@ -140,6 +143,7 @@ def _store_through_mpi(place: environment.Place) -> dist.TCPStore:
         store = dist.TCPStore("0.0.0.0", 0, place.world_size, True, wait_for_workers=False)
     hosts = comm.allgather(socket.gethostname())
     port = comm.bcast(store.port if store else None, root=0)
+    library.finalize()
     host = "127.0.0.1" if len(set(hosts)) == 1 else hosts[0]
     if store is not None:
         return store
