@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import TCPStore
 
-from doubletime.mpi import library
+from doubletime.mpi import ending, library
 from doubletime.planning.question import GLOO, MPI, RAW, RIVALS
 
 
@@ -74,6 +75,7 @@ def join(rivals: Sequence[str] = RIVALS) -> Iterator[Job]:
     Raises:
         LauncherMismatchError, MPIError: as the mpi backend raises them.
     """
+    hook_before = sys.excepthook
     library.initialize()
     world = library.load().COMM_WORLD
     comm = world.Dup()
@@ -86,6 +88,8 @@ def join(rivals: Sequence[str] = RIVALS) -> Iterator[Job]:
     else:
         dist.init_process_group(MPI)
         groups[MPI] = None
+    # init_process_group does so where mpi is the default group; here gloo may be.
+    ending.install(hook_before)
     yield Job(comm.rank, comm.size, comm, groups)
     # Only where all went well: after an error here the others may be anywhere, and leaving in
     # order would wait for them.
