@@ -6,13 +6,14 @@ import os
 import shutil
 import sys
 import time
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from doubletime import environment
-from doubletime.errors import DataError, LaunchError
+from doubletime import environment, failure
+from doubletime.errors import DataError, DoubletimeError, LaunchError
 
 if TYPE_CHECKING:
     from doubletime.training.task import Task
@@ -47,8 +48,17 @@ def train(
     """Train a task by synchronous SGD, on 1 rank or many."""
     place = environment.place()
     if place is not None:
-        _refuse_to_launch(place, ranks, compare)
-        _train_here(task, epochs, global_batch, seed, limit, backend, runs, name)
+        try:
+            _refuse_to_launch(place, ranks, compare)
+            _train_here(task, epochs, global_batch, seed, limit, backend, runs, name)
+        except Exception as error:
+            # Ranks often fail alike: the launcher shows one of their records, not all. The
+            # traceback begins here, without the frames that parsed the command line.
+            is_plain = isinstance(error, DoubletimeError)
+            told = f"{error}\n" if is_plain else traceback.format_exc()
+            if not failure.write(failure.now(place.rank, 1, told)):
+                raise
+            raise typer.Exit(1) from error
         return
     if compare and (ranks is None or ranks == 1):
         raise LaunchError("--compare needs more than 1 rank to compare with", "add -n 2")

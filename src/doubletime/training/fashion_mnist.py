@@ -22,7 +22,8 @@ from torch import Tensor
 
 from doubletime.errors import DataError
 
-# SHA-256 of each file's content, uncompressed: the sources compress it differently.
+# SHA-256 of each file's content, uncompressed: the sources' gzip headers differ (Debian's lack name
+# and time; with those put back, the files have the MD5 sums that the data set's README publishes).
 _DIGESTS_BY_STEM = {
     "train-images-idx3-ubyte": "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
     "train-labels-idx1-ubyte": "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
