@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict
 from functools import partial
@@ -16,7 +15,7 @@ from doubletime.mpi import library
 from doubletime.planning import machine, peers
 from doubletime.planning.question import GLOO, MPI
 from doubletime.planning.timing import spread
-from doubletime.planning.turns import by_turns
+from doubletime.planning.turns import Work, by_turns
 
 RANKS = 2
 BATCH = 64  # per rank
@@ -57,12 +56,13 @@ def work() -> record.Report | None:
         generator = torch.Generator().manual_seed(job.rank)
         inputs = torch.randn(BATCH, 784, generator=generator)
         labels = torch.randint(10, (BATCH,), generator=generator)
-        steps: dict[str, Callable[[], None]] = {}
+        steps: dict[str, Work] = {}
         for name in (MPI, GLOO, NO_SYNC):
             group = job.groups[GLOO if name == NO_SYNC else name]
             model = DistributedDataParallel(mlp(), process_group=group)
             optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-            steps[name] = partial(step, model, optimizer, inputs, labels, is_synced=name != NO_SYNC)
+            run = partial(step, model, optimizer, inputs, labels, is_synced=name != NO_SYNC)
+            steps[name] = Work(run, job.peer(GLOO if name == NO_SYNC else name).barrier)
         parameters = sum(parameter.numel() for parameter in model.parameters())
         taken = by_turns(job.comm, list(steps.values()), SECONDS, lambda _: None)
         spreads = {name: spread(samples) for name, samples in zip(steps, taken, strict=True)}

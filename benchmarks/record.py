@@ -92,6 +92,8 @@ def hand_over(report: Report) -> None:
 def start(ranks: int) -> Report:
     """Run the calling script on so many ranks of one thread each, and read its report.
 
+    Ranks are not bound to cores: gloo's threads would have to share one with what they serve.
+
     Args:
         ranks: how many.
 
@@ -102,7 +104,7 @@ def start(ranks: int) -> Report:
         output = Path(folder, "report.json")
         environment = {_OUTPUT: str(output), "OMP_NUM_THREADS": "1"}
         command = [sys.executable, *sys.argv]
-        exit_code = supervise.run_local(command, ranks, environment=environment)
+        exit_code = supervise.run_local(command, ranks, environment=environment, bind=False)
         if exit_code:
             raise SystemExit(exit_code)
         record = json.loads(output.read_text())

@@ -33,7 +33,7 @@ WRONG_ON_RANK_1 = """
                 right.all_reduce(tensor)
                 if self.rank == 1:
                     tensor[-1] += 1
-            return Peer(name, all_reduce)
+            return Peer(name, all_reduce, right.barrier)
 
     with peers.join(("gloo",)) as job:
         lying = Lying(job.rank, job.world_size, job.comm, job.groups)

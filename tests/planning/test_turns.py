@@ -7,7 +7,7 @@ from ranks import run_ranks
 PROGRAM = """
     import json, time
     from doubletime.mpi import library
-    from doubletime.planning.turns import by_turns
+    from doubletime.planning.turns import Work, by_turns
 
     library.initialize()
     world = library.load().COMM_WORLD
@@ -22,7 +22,8 @@ PROGRAM = """
         order.append("long")
         time.sleep(0.005 + 0.010 * comm.rank)  # rank 1 is the slowest
 
-    short_s, long_s = by_turns(comm, [short, long], 0.2, shares.append)
+    works = [Work(work, comm.Barrier) for work in (short, long)]
+    short_s, long_s = by_turns(comm, works, 0.2, shares.append)
     mine = [len(short_s), float(short_s.min()), len(long_s), float(long_s.min()), order]
     everyone = comm.allgather(mine)
     if comm.rank == 0:

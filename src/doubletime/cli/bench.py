@@ -86,7 +86,8 @@ def _relaunch(arguments: list[str], ranks: int) -> int:
 
         shown[COLUMNS_VARIABLE] = str(shutil.get_terminal_size().columns)
     command = [sys.executable, "-m", "doubletime", "bench", "allreduce", *arguments]
-    return supervise.run_local(command, ranks, environment=shown)
+    # Not bound to cores: gloo's threads would have to share one with the computation.
+    return supervise.run_local(command, ranks, environment=shown, bind=False)
 
 
 def _measure(

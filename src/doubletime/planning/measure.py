@@ -10,7 +10,7 @@ import torch
 from doubletime.errors import CollectiveError
 from doubletime.planning.peers import Job, Peer
 from doubletime.planning.timing import Advance, Timing, spread
-from doubletime.planning.turns import by_turns
+from doubletime.planning.turns import Work, by_turns
 from doubletime.units import format_nbytes
 
 _PERIOD = 251  # of the test data: prime, so that a shifted chunk is seen, and exact in float32
@@ -48,7 +48,7 @@ def all_reduce(
             observe(Advance((index + share) / len(sizes), nbytes))
 
         tensor.zero_()  # sums of zeros stay finite however often they are added
-        works = [partial(peer.all_reduce, tensor) for peer in peers]
+        works = [Work(partial(peer.all_reduce, tensor), peer.barrier) for peer in peers]
         taken = by_turns(job.comm, works, seconds, advance)
         for peer, samples in zip(peers, taken, strict=True):
             timing = Timing("all_reduce", peer.name, nbytes, job.world_size, spread(samples))

@@ -24,10 +24,12 @@ class Peer:
     Attributes:
         name: `mpi`, `gloo` or `raw`.
         all_reduce: sums a contiguous float32 CPU tensor over all ranks, in place.
+        barrier: waits for all ranks.
     """
 
     name: str
     all_reduce: Callable[[torch.Tensor], None]
+    barrier: Callable[[], None]
 
 
 @dataclass(frozen=True)
@@ -48,24 +50,27 @@ class Job:
 
     def peer(self, name: str) -> Peer:
         """The peer of that name."""
-        return Peer(name, self._raw() if name == RAW else self._through_torch(name))
+        return self._raw() if name == RAW else self._through_torch(name)
 
-    def _through_torch(self, name: str) -> Callable[[torch.Tensor], None]:
+    def _through_torch(self, name: str) -> Peer:
         group = self.groups[name]
 
         def all_reduce(tensor: torch.Tensor) -> None:
             dist.all_reduce(tensor, group=group)
 
-        return all_reduce
+        def barrier() -> None:
+            dist.barrier(group=group)
 
-    def _raw(self) -> Callable[[torch.Tensor], None]:
+        return Peer(name, all_reduce, barrier)
+
+    def _raw(self) -> Peer:
         mpi = library.load()
         comm, in_place = mpi.COMM_WORLD, mpi.IN_PLACE
 
         def all_reduce(tensor: torch.Tensor) -> None:
             comm.Allreduce(in_place, tensor.numpy())
 
-        return all_reduce
+        return Peer(RAW, all_reduce, comm.Barrier)
 
 
 @contextmanager

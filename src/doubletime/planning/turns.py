@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
@@ -10,7 +11,20 @@ import numpy as np
 
 from doubletime.planning.timing import Samples
 
-Work = Callable[[], None]
+
+@dataclass(frozen=True)
+class Work:
+    """What is timed.
+
+    Attributes:
+        carry_out: the work itself.
+        meet: makes the ranks begin it together. It belongs to whoever does the work: after a
+            barrier that polls, say, the threads of one that sleeps find their core taken.
+    """
+
+    carry_out: Callable[[], None]
+    meet: Callable[[], None]
+
 
 _WARM_UP = 5  # calls before the first that counts
 _TURN_S = 0.02  # short, so that a disturbance does not fall to one piece of work alone
@@ -38,7 +52,7 @@ def by_turns(
     while goes_on:
         for offset in range(len(works)):  # another one begins each turn
             which = (turn + offset) % len(works)
-            taken[which].extend(_turn(comm, works[which], calls[which]))
+            taken[which].extend(_turn(works[which], calls[which]))
         turn += 1
         spent = (perf_counter() - start) / budget_s
         advance(min(1.0, spent, turn / _MIN_TURNS))
@@ -54,16 +68,16 @@ def slowest(comm: Any, samples: Sequence[float]) -> Samples:
 
 def _calls(comm: Any, work: Work) -> int:
     """Warm up, and find how many calls make a turn."""
-    fastest = float(slowest(comm, _turn(comm, work, _WARM_UP)).min())
+    fastest = float(slowest(comm, _turn(work, _WARM_UP)).min())
     return int(max(1, min(_TURN_CALLS, _TURN_S / fastest)))
 
 
-def _turn(comm: Any, work: Work, calls: int) -> list[float]:
-    barrier, samples = comm.Barrier, []
-    work()  # wakes what slept during the others' turns; not counted
+def _turn(work: Work, calls: int) -> list[float]:
+    carry_out, meet, samples = work.carry_out, work.meet, []
+    carry_out()  # wakes what slept during the others' turns; not counted
     for _ in range(calls):
-        barrier()
+        meet()
         start = perf_counter()
-        work()
+        carry_out()
         samples.append(perf_counter() - start)
     return samples
