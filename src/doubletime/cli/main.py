@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from doubletime import __version__
-from doubletime.cli import bench, run
+from doubletime.cli import bench, run, train
 from doubletime.errors import DoubletimeError
 
 app = typer.Typer(
@@ -42,6 +42,7 @@ app.command(
     context_settings={"allow_interspersed_args": False},
     help=run.HELP,
 )(run.run)
+app.command("train")(train.train)
 app.add_typer(bench.app, name="bench")
 
 

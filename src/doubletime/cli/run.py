@@ -14,11 +14,12 @@ from typer.core import TyperCommand
 from doubletime.environment import own_cores
 from doubletime.errors import LaunchError
 
-HELP = """Start a program on several ranks of this host, with the MPI at hand.
-
-The program is a script (run by this Python), -m and a module, or any executable; whatever follows
-it is its own. When a rank fails, the whole job ends with that rank's exit code.
-"""
+HELP = (
+    "Start a program on several ranks of this host, with the MPI at hand.\n\n"
+    "The program is a script (run by this Python), -m and a module, or any executable; "
+    "what follows it is its own. "
+    "When a rank fails, the whole job ends, with that rank's exit code."
+)
 
 
 class ProgramCommand(TyperCommand):
@@ -40,7 +41,7 @@ def _with_program_marked(args: list[str]) -> list[str]:
 
 def run(
     program: Annotated[
-        list[str], typer.Argument(metavar="PROGRAM [ARGS]…", help="What each rank runs.")
+        list[str], typer.Argument(metavar="PROGRAM [ARGS]", help="What each rank runs.")
     ],
     ranks: Annotated[
         int | None,

@@ -29,11 +29,14 @@ from doubletime import environment, failure
 
 _PR_SET_PDEATHSIG = 1
 _EXIT_HANDLERS_S = 1.0  # what a failed rank's exit handlers may take: they may wait for other ranks
+_PACKAGE = str(Path(failure.__file__).parent)
 _FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
 def main(arguments: Sequence[str]) -> None:
     """Split; the child returns from here only when its program has ended well."""
+    # Empty, as promised: some launchers leave ranks a pipe that never ends.
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     child = os.fork()
     if child:
         os._exit(_watch(child))
@@ -112,7 +115,11 @@ def _exit_story(end: SystemExit) -> tuple[int, str]:
     """Exit code and text of a `sys.exit` with something else than 0."""
     if not isinstance(end.code, int):
         return 1, f"{end.code}\n"
-    frames = traceback.extract_tb(_own_part(end.__traceback__))
+    frames = [
+        frame
+        for frame in traceback.extract_tb(end.__traceback__)
+        if not frame.filename.startswith((_PACKAGE, "<frozen runpy>"))
+    ]
     place = f" at {frames[-1].filename}, line {frames[-1].lineno}" if frames else ""
     return end.code & 0xFF, f"exited with code {end.code}{place}\n"
 

@@ -1,0 +1,138 @@
+"""What goes wrong under `doubletime run`, with ranks that know only bare mpi4py."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from ranks import run_command, start_command, venv
+
+RANK_1 = """
+from mpi4py import MPI
+import os, signal, subprocess, sys, time
+comm = MPI.COMM_WORLD
+worker = subprocess.Popen(["sleep", "600"], start_new_session=True)
+print("up", flush=True)
+comm.Barrier()
+if comm.rank == 1:
+    {fault}
+comm.recv(source=(comm.rank + 1) % comm.size)
+"""
+BEFORE_INIT = """
+import os, signal, sys, time
+rank = os.environ.get("PMI_RANK") or os.environ["OMPI_COMM_WORLD_RANK"]
+if rank == "1":
+    {fault}
+time.sleep(600)
+"""
+
+
+def command(script, mpi=None, ranks=2):
+    return [
+        str(venv(mpi) / "bin" / "python"),
+        "-m",
+        "doubletime",
+        "run",
+        "-n",
+        str(ranks),
+        str(script),
+    ]
+
+
+def written(folder, program, fault="pass"):
+    script = folder / "program.py"
+    script.write_text(program.format(fault=fault))
+    return script
+
+
+def left_over():
+    """Folders of ours in the temporary folder."""
+    return {
+        path for path in Path("/tmp").glob("doubletime-*") if path.stat().st_uid == os.geteuid()
+    }
+
+
+FAULTS = [
+    ("sys.exit(3)", 3, "exited with code 3 at {script}, line"),
+    ("os._exit(4)", 4, "exited with code 4"),
+    ("sys.exit('no data')", 1, "no data"),
+    ("raise ValueError('boom')", 1, "ValueError: boom"),
+    ("os.kill(os.getpid(), 9)", 137, "died by signal 9 (SIGKILL)"),
+    ("os.kill(os.getpid(), signal.SIGSEGV)", 139, "died by signal 11 (SIGSEGV)"),
+]
+
+
+@pytest.mark.parametrize("program", [RANK_1, BEFORE_INIT], ids=["in a receive", "before MPI_Init"])
+@pytest.mark.parametrize(("fault", "exit_code", "text"), FAULTS, ids=[f[0] for f in FAULTS])
+def test_one_rank_ends_the_job_and_is_named_last(mpi, tmp_path, program, fault, exit_code, text):
+    script = written(tmp_path, program, fault)
+    ended = run_command(command(script, mpi), mpi=mpi, timeout=60)
+    assert ended.exit_code == exit_code, ended.show()
+    head, _, tail = ended.stderr.rpartition("doubletime: rank 1 on host ")
+    assert f"{os.uname().nodename} failed:\n" in tail
+    assert text.format(script=script) in tail
+    assert "TERMINATION" not in ended.stdout + ended.stderr
+    assert "prterun" not in ended.stderr
+    assert "doubletime/cluster" not in ended.stderr
+    assert "failed:" not in head
+    assert not left_over()
+
+
+def test_the_job_ends_within_five_seconds(mpi, tmp_path):
+    script = written(tmp_path, RANK_1, "print(time.time(), flush=True); sys.exit(3)")
+    with start_command(command(script, mpi), mpi=mpi) as job:
+        ended = job.wait(60)
+        stamp = next(float(line) for line in ended.stdout.splitlines() if line != "up")
+        assert ended.exit_code == 3
+        assert time.time() - stamp < 5
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_everything_within_two_seconds(mpi, tmp_path, number):
+    with start_command(command(written(tmp_path, RANK_1), mpi), mpi=mpi) as job:
+        deadline = time.monotonic() + 40
+        while job.output()[0].count("up") < 2 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(0.3)  # both are in their receives
+        sent = time.monotonic()
+        os.killpg(job.process.pid, number)
+        ended = job.wait(60)
+        seconds = time.monotonic() - sent
+    assert ended.exit_code == 128 + number, ended.show()
+    assert seconds < 2
+    assert ended.stderr == f"doubletime: ended by {number.name}\n"
+    assert not left_over()
+
+
+def test_workers_that_outlive_a_good_job_are_ended(tmp_path):
+    script = tmp_path / "program.py"
+    script.write_text(
+        "import subprocess\n"
+        "subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
+        "print('done')\n"
+    )
+    ended = run_command(command(script)).check()
+    assert ended.stdout == "done\n" * 2
+    assert ended.seconds < 30
+
+
+def test_a_killed_supervisor_leaves_no_rank(tmp_path):
+    with start_command(command(written(tmp_path, RANK_1))) as job:
+        deadline = time.monotonic() + 40
+        while job.output()[0].count("up") < 2 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        os.kill(job.process.pid, signal.SIGKILL)
+        job.process.wait()
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            names = [process.name() for process in job.processes()]
+            if not any("python" in name or "hydra" in name for name in names):
+                break
+            time.sleep(0.1)
+        assert not any("python" in name or "hydra" in name for name in names)
+    for path in left_over():  # nobody was left to remove it
+        for record in path.iterdir():
+            record.unlink()
+        path.rmdir()
