@@ -130,18 +130,20 @@ def tensors_live_until_the_end(rank: int, world_size: int) -> None:
 
 def callbacks_may_wait_for_other_operations(rank: int, world_size: int) -> None:
     """What PyTorch's PowerSGD hook does: a callback that issues operations and waits for them."""
+    group = dist.new_group(list(range(world_size)))  # its own: ranks out of step would spoil more
 
     def second(done: Future[list[torch.Tensor]]) -> torch.Tensor:
         tensor = done.value()[0]
-        dist.all_reduce(tensor, async_op=True).wait()
-        return dist.all_reduce(tensor, async_op=True).get_future().wait()[0]
+        dist.all_reduce(tensor, group=group, async_op=True).wait()
+        return dist.all_reduce(tensor, group=group, async_op=True).get_future().wait()[0]
 
     futures = []
     for i in range(12):
-        tensor = torch.full((50,), float(i))
-        futures.append(dist.all_reduce(tensor, async_op=True).get_future().then(second))
+        work = dist.all_reduce(torch.full((50,), float(i)), group=group, async_op=True)
+        futures.append(work.get_future().then(second))
     for i, future in enumerate(futures):
         assert future.wait().tolist() == [i * world_size**3] * 50
+    dist.destroy_process_group(group)
 
 
 def callbacks_may_be_slow(rank: int, world_size: int) -> None:
