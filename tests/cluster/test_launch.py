@@ -56,7 +56,7 @@ def test_the_command_arrives_whole_and_the_printed_line_is_the_same(name, comman
     [
         ("MPICH", "-bind-to hwthread:4", "-bind-to none"),
         ("MVAPICH", "-bind-to hwthread:4", "-bind-to none"),
-        ("Open MPI", "--use-hwthread-cpus --map-by slot:PE=4", "--bind-to none"),
+        ("Open MPI", "--use-hwthread-cpus --map-by slot:PE=4 --bind-to hwthread", "--bind-to none"),
         ("Intel MPI", "I_MPI_PIN=1 I_MPI_PIN_DOMAIN=4", "I_MPI_PIN=0"),
     ],
 )

@@ -54,7 +54,7 @@ DIALECTS: Mapping[str, Dialect] = {
     "Open MPI": Dialect(
         # As many slots as ranks: then no count of cores makes it refuse.
         local=("--host", "localhost:{ranks}"),
-        bound=("--use-hwthread-cpus", "--map-by", "slot:PE={share}"),
+        bound=("--use-hwthread-cpus", "--map-by", "slot:PE={share}", "--bind-to", "hwthread"),
         unbound=("--bind-to", "none"),
         # Slots say "not crowded", so it would poll without ever yielding the core.
         environment_crowded={"OMPI_MCA_mpi_yield_when_idle": "1"},

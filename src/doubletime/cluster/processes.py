@@ -7,7 +7,7 @@ import ctypes
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import psutil
@@ -36,10 +36,15 @@ def adopting_orphans() -> Iterator[None]:
 
 
 class Descendants:
-    """This process's descendants that were not there when this object was made."""
+    """This process's descendants, but for children that it had before."""
 
-    def __init__(self) -> None:
-        self._before = set(psutil.Process().children())
+    def __init__(self, before: Iterable[psutil.Process]) -> None:
+        self._before = set(before)
+
+    @classmethod
+    def from_now_on(cls) -> Descendants:
+        """Those that are yet to come."""
+        return cls(psutil.Process().children())
 
     def alive(self) -> list[psutil.Process]:
         """Those that still run; adopted ones that have ended are reaped."""

@@ -28,7 +28,10 @@ from typing import NoReturn
 from doubletime import environment, failure
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
 _EXIT_HANDLERS_S = 1.0  # what a failed rank's exit handlers may take: they may wait for other ranks
+# What a rank's own processes get once it has ended: to end by themselves, and after SIGTERM.
+_GOOD_END_S, _BAD_END_S = (0.3, 0.3), (0.0, 0.0)
 _PACKAGE = str(Path(failure.__file__).parent)
 _FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -37,6 +40,7 @@ def main(arguments: Sequence[str]) -> None:
     """Split; the child returns from here only when its program has ended well."""
     # Empty, as promised: some launchers leave ranks a pipe that never ends.
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # orphans come to the parent
     child = os.fork()
     if child:
         os._exit(_watch(child))
@@ -48,6 +52,8 @@ def main(arguments: Sequence[str]) -> None:
 
 def _watch(child: int) -> int:
     """Wait for the child; returns what this process is to exit with."""
+    from doubletime.cluster.processes import Descendants  # the child has started without it
+
     was_told_to_end = False
 
     def forward(number: int, _frame: FrameType | None) -> None:
@@ -59,7 +65,7 @@ def _watch(child: int) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for number in _FORWARDED:
         signal.signal(number, forward)
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    code = os.waitstatus_to_exitcode(_wait(child))
     exit_code = 128 - code if code < 0 else code
     # Who was told to end is not the cause; who has told its own story needs no second one.
     if code != 0 and code != 128 + signal.SIGINT and not was_told_to_end and not _has_record():
@@ -67,7 +73,25 @@ def _watch(child: int) -> int:
             _record(exit_code, f"died by signal {-code} ({_signal_name(-code)})\n")
         elif os.environ.get(failure.FOLDER_VARIABLE):
             _record(exit_code, f"exited with code {code}\n")
+    if _has_children():  # a launcher waits as long as they hold the rank's output
+        Descendants(before=()).end(_GOOD_END_S if code == 0 else _BAD_END_S)
     return exit_code
+
+
+def _wait(child: int) -> int:
+    """Reap whatever ends until the child does; returns its status."""
+    while True:
+        ended, status = os.wait()
+        if ended == child:
+            return status
+
+
+def _has_children() -> bool:
+    try:
+        os.waitpid(-1, os.WNOHANG)
+    except ChildProcessError:
+        return False
+    return True
 
 
 def _run_executable(command: list[str]) -> NoReturn:

@@ -183,7 +183,7 @@ class _Job:
         self._implementation = implementation
         self._folder = folder
         self._signals = signals
-        self._descendants = Descendants()
+        self._descendants = Descendants.from_now_on()
         self._shm = SharedMemoryFiles(implementation.dialect.shm_prefixes)
         self._steps: list[tuple[float, Callable[[], None]]] = []
         stdout, stderr = os.pipe(), os.pipe()
