@@ -340,7 +340,7 @@ def _terminal() -> dict[str, str]:
     """Variables that let a rank's progress bar know the terminal, which its pipe hides."""
     if not os.isatty(1) or "NO_COLOR" in os.environ:
         return {}
-    size = os.get_terminal_size(1)
+    size = shutil.get_terminal_size()  # 80 by 24 where the terminal does not know
     wanted = {"FORCE_COLOR": "1", "COLUMNS": str(size.columns), "LINES": str(size.lines)}
     return {name: value for name, value in wanted.items() if name not in os.environ}
 
