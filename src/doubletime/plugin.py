@@ -171,15 +171,18 @@ def _around_creation(original: Any) -> Any:
 
 
 def _create(creation: Creation, ranks: Sequence[int]) -> ProcessGroupMPI:
-    from doubletime.mpi import job
+    from doubletime.mpi import ending, job
     from doubletime.mpi.group import Group
     from doubletime.mpi.process_group import ProcessGroupMPI
 
     timeout_s = creation.timeout.total_seconds()
     joined = job.join(timeout_s)
+    ending.install(sys.excepthook)  # also where the default group is of another backend
     members = list(ranks) or list(range(joined.world_size))
     group = Group(joined, members, creation.group_name, timeout_s)
-    return ProcessGroupMPI(group, creation.store, _other_backends(creation, group.rank, len(members)))
+    return ProcessGroupMPI(
+        group, creation.store, _other_backends(creation, group.rank, len(members))
+    )
 
 
 def _other_backends(creation: Creation, rank: int, world_size: int) -> dict[str, Any]:
@@ -192,7 +195,9 @@ def _other_backends(creation: Creation, rank: int, world_size: int) -> dict[str,
     from torch.distributed import distributed_c10d as c10d
 
     others: dict[str, Any] = {}
-    for device, backend in c10d.BackendConfig(c10d.Backend(creation.backend)).device_backend_map.items():
+    for device, backend in c10d.BackendConfig(
+        c10d.Backend(creation.backend)
+    ).device_backend_map.items():
         if backend == "mpi":
             continue
         store = dist.PrefixStore(f"{creation.group_name}/{device}/", creation.store)

@@ -81,9 +81,7 @@ def _exit_code(status: object) -> int:
     return status & 0xFF if isinstance(status, int) else 1
 
 
-def _uncaught(
-    kind: type[BaseException], error: BaseException, trace: TracebackType | None
-) -> None:
+def _uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """Nothing has caught the exception: show it once and end the job."""
     text = _formatted(kind, error, trace)
     if _installed_in != os.getpid() or not library.is_running():
@@ -92,9 +90,7 @@ def _uncaught(
     _fail(_INTERRUPTED if issubclass(kind, KeyboardInterrupt) else 1, text)
 
 
-def _formatted(
-    kind: type[BaseException], error: BaseException, trace: TracebackType | None
-) -> str:
+def _formatted(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> str:
     """The exception as the hook shows it that the user (or Python) had installed."""
     if _plain_hook is None or _plain_hook is sys.__excepthook__:
         return "".join(traceback.format_exception(kind, error, trace))

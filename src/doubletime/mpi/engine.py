@@ -67,6 +67,14 @@ class Job:
             self.finish(error)
         return moved or self.is_done
 
+    def post(self) -> None:
+        """Begin, but leave even a quick end to another thread."""
+        self._began_s = self._looked_s = time.monotonic()
+        try:
+            self._condition = next(self.operation)
+        except Exception as error:
+            self.finish(error)
+
     def run(self, spin_s: float) -> None:
         """Carry it out here and now; errors end in `error`."""
         self._began_s = self._looked_s = time.monotonic()
@@ -145,10 +153,13 @@ class Engine:
             self._start_thread()
             self._wake.notify()
 
-    def look_after(self, job: Job) -> None:
+    def look_after(self, job: Job, may_finish_here: bool) -> None:
         """A message: post it now, in this thread, and see it through beside the collectives."""
         self._check()
-        job.advance()
+        if may_finish_here:
+            job.advance()
+        else:
+            job.post()
         self._note(job)
         if not job.is_done:
             with self._wake:
@@ -182,7 +193,9 @@ class Engine:
                 f"this group is unusable since an earlier operation failed: {self.broken}"
             )
         if self._stopping:
-            raise CollectiveError("this group has been destroyed", "init_process_group or new_group again")
+            raise CollectiveError(
+                "this group has been destroyed", "init_process_group or new_group again"
+            )
 
     def _start_thread(self) -> None:
         if self._thread is None:
@@ -243,53 +256,3 @@ class Engine:
                 job.finish(error)
         self._queue.clear()
         self._messages.clear()
-
-
-class Completers:
-    """Threads that complete futures: as many as are blocked in callbacks, plus one.
-
-    A future's callbacks may wait for other operations' futures, so they run neither on the communication
-    thread nor behind one another.
-    """
-
-    def __init__(self) -> None:
-        self._wake = threading.Condition()
-        self._queue: deque[Callable[[], None]] = deque()
-        self._idle = 0
-        self._stopping = False
-        self._threads: list[threading.Thread] = []
-
-    def run(self, complete: Callable[[], None]) -> None:
-        """Call `complete` soon, on a thread of its own if all others are busy."""
-        with self._wake:
-            self._queue.append(complete)
-            if self._idle >= len(self._queue):
-                self._wake.notify()
-                return
-            self._threads = [thread for thread in self._threads if thread.is_alive()]
-            thread = threading.Thread(target=self._loop, name="doubletime-futures", daemon=True)
-            self._threads.append(thread)
-        thread.start()
-
-    def stop(self, patience_s: float) -> None:
-        """End the threads; one that is stuck in a callback is left after `patience_s` seconds."""
-        with self._wake:
-            self._stopping = True
-            self._wake.notify_all()
-        end_s = time.monotonic() + patience_s
-        for thread in self._threads:
-            if thread is not threading.current_thread():
-                thread.join(max(0.0, end_s - time.monotonic()))
-
-    def _loop(self) -> None:
-        while True:
-            with self._wake:
-                self._idle += 1
-                while not self._queue:
-                    if self._stopping:
-                        return
-                    self._wake.wait()
-                self._idle -= 1
-                complete = self._queue.popleft()
-            complete()
-            del complete

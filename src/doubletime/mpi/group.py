@@ -7,7 +7,7 @@ shared memory or MPI, carry it out, and turn a wait that lasts too long into an 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from doubletime.errors import CollectiveError
 from doubletime.mpi import library, staging
+from doubletime.mpi.callbacks import Callbacks, depth
 from doubletime.mpi.calls import Call, caller
 from doubletime.mpi.engine import Engine
 from doubletime.mpi.engine import Job as EngineJob
@@ -22,7 +23,8 @@ from doubletime.mpi.flat import flattened, written_back
 from doubletime.mpi.job import Job
 from doubletime.mpi.operations import Transport
 from doubletime.mpi.shared_memory import HostMemory, attach
-from doubletime.mpi.waiting import Operation
+from doubletime.mpi.types import Reduction
+from doubletime.mpi.waiting import Condition, Operation
 from doubletime.mpi.watchdog import Inquiry, explain
 from doubletime.mpi.work import Work
 
@@ -58,6 +60,8 @@ class Group:
         self.transport = Transport(job.mpi, self.comm)
         self.memory: HostMemory | None = attach(self.comm)
         self.engine = Engine(f"doubletime-{name}", job.inline_spin_s, job.thread_spin_s)
+        self.callbacks = Callbacks(name)
+        self._callbacks_lane: Group | None = None
         self._history = job.watchdog.history(name)
         self._together: list[Work] | None = None
         # What monitored barriers need to remember: how many there were, and sends nobody may take.
@@ -77,6 +81,7 @@ class Group:
         what: str,
         same: str,
         result: Sequence[torch.Tensor] | None = None,
+        inputs: Sequence[torch.Tensor] | None = None,
     ) -> Work:
         """Start a collective.
 
@@ -88,6 +93,7 @@ class Group:
             opts: the c10d options: `asyncOp` and `timeout`.
             what, same: see `Call`.
             result: what the future holds; the outputs unless given.
+            inputs: what it reads, for the profiler; all tensors unless given.
         """
         call = Call(self._history.entered + 1, name, what, same, caller())
         self._history.enter(call)
@@ -95,10 +101,10 @@ class Group:
         if plan is not None:
             plan.begin()
         outcome = [tensors[index] for index in outputs] if result is None else result
-        work = Work(outcome, self.job.completers, plan.settle if plan is not None else None)
+        work = Work(outcome, self.callbacks, plan.settle if plan is not None else None)
         operation = self._operation(call, tensors, outputs, body, plan)
         # The profiler takes an operation for asynchronous if it ends on another thread than it began.
-        profiled = _begin_event(name, tensors, self.world_size)
+        profiled = _begin_event(name, tensors if inputs is None else inputs, self.world_size)
         job = self._job(call, operation, work, opts, self._others(), profiled)
         self.engine.run_or_queue(job, not opts.asyncOp and profiled is None)
         if self._together is not None:
@@ -115,14 +121,13 @@ class Group:
         plan = staging.plan([tensor], outputs, library.is_cuda_aware)
         if plan is not None:
             plan.begin()
-        work = Work([tensor], self.job.completers, plan.settle if plan is not None else None)
-        operation = _carried(
-            [tensor], outputs, lambda flat: post(flat, work), plan
-        )
+        work = Work([tensor], self.callbacks, plan.settle if plan is not None else None)
+        operation = _carried([tensor], outputs, lambda flat: post(flat, work), plan)
         profiled = _begin_event(name, [tensor], self.world_size)
         job = self._job(call, operation, work, None, peers, profiled)
-        work.belongs_to(self.engine, job)
-        self.engine.look_after(job)
+        if profiled is None:
+            work.belongs_to(self.engine, job)
+        self.engine.look_after(job, may_finish_here=profiled is None)
         if self._together is not None:
             self._together.append(work)
         return work
@@ -136,9 +141,27 @@ class Group:
         works, self._together = self._together or [], None
         return works
 
+    def lane(self) -> Group:
+        """This group for the calling thread: callbacks have one of their own.
+
+        An operation that a future's callback issues must not take part in the order of those that the
+        program issues: the two interleave differently on each rank. So callbacks of this lane's futures
+        issue on a second communicator, theirs on a third, and so on, made when first needed.
+        """
+        lane = self
+        for _ in range(depth()):
+            if lane._callbacks_lane is None:
+                name = f"{lane.name}/callbacks"
+                lane._callbacks_lane = Group(self.job, self.ranks, name, self.timeout_s)
+            lane = lane._callbacks_lane
+        return lane
+
     def close(self, error: Exception | None = None) -> None:
         """Let what is under way end (or fail with `error`), then give everything back."""
         self.engine.stop(error)
+        self.callbacks.stop(patience_s=1.0)
+        if self._callbacks_lane is not None:
+            self._callbacks_lane.close(error)
         self.job.watchdog.forget(self.name)
         if self.engine.broken is None and library.is_running():
             self.message_comm.Free()
@@ -149,21 +172,51 @@ class Group:
 
     # -- shared memory or MPI ---------------------------------------------------------------------
 
-    def shared(self, nbytes: int) -> Operation:
-        """Get shared memory ready if a tensor of this size is to go through it; see `uses_shared`."""
-        if self.memory is not None and nbytes >= SHARED_FROM_NBYTES:
-            yield from self.memory.reserve()
+    def all_reduce(self, flat: torch.Tensor, reduction: Reduction) -> Operation:
+        """The reduction of all ranks' tensors, in place."""
+        memory = yield from self._shared(_nbytes(flat))
+        way = self.transport if memory is None else memory
+        yield from way.all_reduce(flat, reduction)
 
-    def uses_shared(self, nbytes: int) -> bool:
-        """Whether a tensor of this size goes through shared memory; the same on all ranks."""
-        return (
-            self.memory is not None and nbytes >= SHARED_FROM_NBYTES and self.memory.is_usable
-        )
+    def broadcast(self, flat: torch.Tensor, root: int) -> Operation:
+        """Root's tensor becomes everyone's."""
+        memory = yield from self._shared(_nbytes(flat))
+        way = self.transport if memory is None else memory
+        yield from way.broadcast(flat, root)
+
+    def reduce_scatter(
+        self, output: torch.Tensor, parts: Sequence[torch.Tensor], reduction: Reduction
+    ) -> Operation:
+        """The reduction of all ranks' `parts[rank]`; sizes may differ by rank."""
+        even = len({part.numel() for part in parts}) == 1
+        memory = yield from self._shared(sum(map(_nbytes, parts)) if even else 0)
+        way = self.transport if memory is None else memory
+        yield from way.reduce_scatter(output, parts, reduction)
+
+    def all_gather(self, outputs: Sequence[torch.Tensor], part: torch.Tensor) -> Operation:
+        """Every rank's tensor in `outputs`; sizes may differ by rank."""
+        even = len({output.numel() for output in outputs}) == 1
+        memory = yield from self._shared(_nbytes(part) if even else 0)
+        way = self.transport if memory is None else memory
+        yield from way.all_gather(outputs, part)
+
+    def _shared(self, nbytes: int) -> Generator[Condition, None, HostMemory | None]:
+        """The host's shared memory if a tensor of this size goes through it; the same on all ranks."""
+        memory = self.memory
+        if memory is None or nbytes < SHARED_FROM_NBYTES:
+            return None
+        yield from memory.reserve()
+        return memory if memory.is_usable else None
 
     # -- how a call goes --------------------------------------------------------------------------
 
     def _operation(
-        self, call: Call, tensors: Sequence[torch.Tensor], outputs: Sequence[int], body: Body, plan: Any
+        self,
+        call: Call,
+        tensors: Sequence[torch.Tensor],
+        outputs: Sequence[int],
+        body: Body,
+        plan: Any,
     ) -> Operation:
         if dist.get_debug_level() == dist.DebugLevel.DETAIL:
             yield from self._agree(call)
@@ -190,7 +243,13 @@ class Group:
         return [rank for rank in self.ranks if rank != self.job.rank]
 
     def _job(
-        self, call: Call, operation: Operation, work: Work, opts: Any, peers: Sequence[int], event: Any
+        self,
+        call: Call,
+        operation: Operation,
+        work: Work,
+        opts: Any,
+        peers: Sequence[int],
+        event: Any,
     ) -> EngineJob:
         timeout_s = self.timeout_s
         if opts is not None and opts.timeout.total_seconds() > 0:
@@ -251,7 +310,10 @@ class _Wait:
         inquiry = watchdog.inquire(self._group.name, self._call, self._peers)
         lines = explain(self._call, inquiry.wait())
         watchdog.close(inquiry)
-        story = "".join(f"\n  {line}" for line in lines) or "\n  every rank has entered it: the network is stuck"
+        story = (
+            "".join(f"\n  {line}" for line in lines)
+            or "\n  every rank has entered it: the network is stuck"
+        )
         return CollectiveError(
             f"{self._call} on rank {self._group.job.rank} of group {self._group.name!r} timed out after "
             f"{self._timeout_s:g} s:{story}",
@@ -289,3 +351,7 @@ def _begin_event(name: str, tensors: Sequence[torch.Tensor], world_size: int) ->
     event = torch._C._profiler._RecordFunctionFast(f"mpi:{name}", list(tensors), facts)
     event.__enter__()
     return event
+
+
+def _nbytes(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()

@@ -13,7 +13,6 @@ from doubletime import environment
 from doubletime.errors import CollectiveError
 from doubletime.mpi import library
 from doubletime.mpi.calls import caller
-from doubletime.mpi.engine import Completers
 from doubletime.mpi.waiting import drive, sharpen_timers
 from doubletime.mpi.watchdog import Watchdog
 
@@ -33,7 +32,6 @@ class Job:
         host: the name of this host.
         is_crowded: whether the ranks of this host outnumber the cores they may run on.
         watchdog: asks and answers where ranks are.
-        completers: threads that complete futures.
     """
 
     def __init__(self, timeout_s: float) -> None:
@@ -47,8 +45,11 @@ class Job:
         self.world = _duplicate(mpi, everyone, timeout_s)
         self._farewell = self.world.Dup()
         self.watchdog = Watchdog(mpi, self.world.Dup(), self.host)
-        self.completers = Completers()
-        here = [cores for host, cores in self.world.allgather((self.host, os.sched_getaffinity(0))) if host == self.host]
+        here = [
+            cores
+            for host, cores in self.world.allgather((self.host, os.sched_getaffinity(0)))
+            if host == self.host
+        ]
         self.ranks_on_host = len(here)
         cores_of_host = min(len(set().union(*here)), environment.allowed_cores())
         self.is_crowded = self.ranks_on_host > cores_of_host
@@ -90,7 +91,9 @@ class Job:
         def give_up(waited_s: float) -> None:
             if waited_s > timeout_s:
                 missing = [
-                    rank for rank, request in zip(others, requests, strict=True) if not request.Test()
+                    rank
+                    for rank, request in zip(others, requests, strict=True)
+                    if not request.Test()
                 ]
                 raise CollectiveError(
                     f"the group of ranks {list(ranks)} ({name}), created at {where}, was not created by "
@@ -115,7 +118,6 @@ class Job:
                 return False
             time.sleep(0.0002 if time.monotonic() - began_s < 0.05 else 0.01)
         self.watchdog.stop()
-        self.completers.stop(patience_s=1.0)
         library.finalize()
         return True
 
@@ -165,9 +167,7 @@ def _absent(mpi: Any, everyone: Any) -> list[int]:
     """The ranks from which nothing is heard when all who are here say so."""
     token = bytearray(1)
     others = [rank for rank in range(everyone.Get_size()) if rank != everyone.Get_rank()]
-    heard = {
-        rank: everyone.Irecv([bytearray(1), mpi.BYTE], rank, _PRESENT_TAG) for rank in others
-    }
+    heard = {rank: everyone.Irecv([bytearray(1), mpi.BYTE], rank, _PRESENT_TAG) for rank in others}
     for rank in others:
         everyone.Isend([token, mpi.BYTE], rank, _PRESENT_TAG)
     end_s = time.monotonic() + _HEAR_FOR_S
@@ -182,4 +182,3 @@ def _named(ranks: Sequence[int]) -> str:
     if not ranks:
         return "a rank that came too late"
     return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))
-

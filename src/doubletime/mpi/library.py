@@ -102,7 +102,9 @@ def initialize() -> Any:
             "import torch before mpi4py.MPI, or set mpi4py.rc.thread_level = 'multiple' "
             "(MVAPICH2: MV2_ENABLE_AFFINITY=0)",
         )
-    check_world(environment.place(), mpi.COMM_WORLD.Get_rank(), mpi.COMM_WORLD.Get_size(), describe())
+    check_world(
+        environment.place(), mpi.COMM_WORLD.Get_rank(), mpi.COMM_WORLD.Get_size(), describe()
+    )
     return mpi.COMM_WORLD
 
 
@@ -111,7 +113,9 @@ def _start(mpi: ModuleType) -> None:
     try:
         mpi.Init_thread(mpi.THREAD_MULTIPLE)
     except mpi.Exception as error:
-        raise MPIError(f"{describe()} does not start: {error}", "doubletime run -n 2 script.py") from error
+        raise MPIError(
+            f"{describe()} does not start: {error}", "doubletime run -n 2 script.py"
+        ) from error
 
 
 def check_process() -> None:
@@ -139,9 +143,7 @@ def _refuse_launcher_without_mpi() -> None:
         )
 
 
-def check_world(
-    place: environment.Place | None, rank: int, world_size: int, library: str
-) -> None:
+def check_world(place: environment.Place | None, rank: int, world_size: int, library: str) -> None:
     """Compare what the launcher said with what MPI found.
 
     Raises:

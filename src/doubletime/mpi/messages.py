@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from doubletime.errors import UnsupportedError
 from doubletime.mpi import types
 from doubletime.mpi.calls import describe
 from doubletime.mpi.group import Group
-from doubletime.mpi.operations import message
+from doubletime.mpi.operations import message, pieces
 from doubletime.mpi.waiting import Operation
 from doubletime.mpi.work import Work
 
@@ -25,7 +26,9 @@ def send(group: Group, tensor: torch.Tensor, destination: int, tag: int) -> Work
 
     def post(flat: torch.Tensor, _: Work) -> Operation:
         # flat may be a copy: the generator keeps it alive until the message is gone
-        yield group.message_comm.Isend(_moved(group, flat), destination, tag).Test
+        comm = group.message_comm
+        for request in [comm.Isend(_moved(group, part), destination, tag) for part in pieces(flat)]:
+            yield request.Test
 
     what = describe([tensor], f"to rank {destination}, tag {tag}")
     peers = [group.ranks[destination]]
@@ -43,10 +46,12 @@ def receive(group: Group, tensor: torch.Tensor, source: int | None, tag: int) ->
 
     def post(flat: torch.Tensor, work: Work) -> Operation:
         peer = mpi.ANY_SOURCE if source is None else source
-        request = group.message_comm.Irecv(_moved(group, flat), peer, tag)
         status = mpi.Status()
-        yield lambda: request.Test(status)
-        work.source = group.ranks[status.Get_source()]
+        for part in pieces(flat):
+            request = group.message_comm.Irecv(_moved(group, part), peer, tag)
+            yield partial(request.Test, status)
+            peer = status.Get_source()  # the rest comes from where the first piece came from
+        work.source = group.ranks[peer]
 
     origin = "any rank" if source is None else f"rank {source}"
     what = describe([tensor], f"from {origin}, tag {tag}")
@@ -69,4 +74,6 @@ def _check(group: Group, peer: int | None, tag: int) -> None:
         )
     most = group.comm.Get_attr(group.job.mpi.TAG_UB)
     if not 0 <= tag <= most:
-        raise UnsupportedError(f"tag {tag} is not one that MPI takes", f"use a tag from 0 to {most}")
+        raise UnsupportedError(
+            f"tag {tag} is not one that MPI takes", f"use a tag from 0 to {most}"
+        )

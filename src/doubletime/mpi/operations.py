@@ -15,12 +15,13 @@ from doubletime.mpi import types
 from doubletime.mpi.types import Reduction
 from doubletime.mpi.waiting import Operation
 
-# What a single MPI call moves at most: MPI counts are C ints before MPI 4.
-_MOST_ELEMENTS = 1 << 28
+# What a single MPI call moves at most: MPI counts are C ints before MPI 4, and Open MPI 5 never ends a
+# message of 2 GiB and more.
+_MOST_NBYTES = 1 << 30
 # Half types up to this size travel as float32 (fewer messages); above, in their own two bytes,
 # in blocks that bound the scratch memory to one block a rank.
 _HALF_AS_FLOAT_NBYTES = 32 << 10
-_HALF_BLOCK_ELEMENTS = 4 << 20
+_HALF_BLOCK_NBYTES = 8 << 20
 # Lists of tensors up to this size are packed into one message buffer.
 _PACK_NBYTES = 64 << 10
 
@@ -53,7 +54,7 @@ class Transport:
 
     def broadcast(self, tensor: torch.Tensor, root: int) -> Operation:
         """Root's tensor becomes everyone's."""
-        for piece in _pieces(tensor):
+        for piece in pieces(tensor):
             yield self._comm.Ibcast(self._move(piece), root).Test
 
     def all_reduce(self, tensor: torch.Tensor, reduction: Reduction) -> Operation:
@@ -61,7 +62,7 @@ class Transport:
         reduction.prepare(tensor)
         if reduction.has_mpi_type:
             op = reduction.mpi_op(self._mpi)
-            for piece in _pieces(tensor):
+            for piece in pieces(tensor):
                 yield self._comm.Iallreduce(self._mpi.IN_PLACE, self._reduce(piece), op).Test
             reduction.finish(tensor, self.world_size)
         elif tensor.numel() * tensor.element_size() <= _HALF_AS_FLOAT_NBYTES:
@@ -69,7 +70,7 @@ class Transport:
             yield from self.all_reduce(wide, reduction.prepared_as(torch.float32))
             tensor.copy_(wide)
         else:
-            for block in tensor.split(_HALF_BLOCK_ELEMENTS):
+            for block in pieces(tensor, _HALF_BLOCK_NBYTES):
                 yield from self._all_reduce_by_slices(block, reduction)
 
     def _all_reduce_by_slices(self, block: torch.Tensor, reduction: Reduction) -> Operation:
@@ -85,7 +86,7 @@ class Transport:
 
     def reduce(self, tensor: torch.Tensor, reduction: Reduction, root: int) -> Operation:
         """The reduction of all ranks' tensors in root's; the others' stay as they are."""
-        for piece in _pieces(tensor, _MOST_ELEMENTS if reduction.has_mpi_type else _HALF_BLOCK_ELEMENTS):
+        for piece in pieces(tensor, _MOST_NBYTES if reduction.has_mpi_type else _HALF_BLOCK_NBYTES):
             scaled = piece if reduction.factor is None else piece.clone()
             reduction.prepare(scaled)
             wide = scaled if reduction.has_mpi_type else scaled.float()
@@ -107,7 +108,9 @@ class Transport:
             yield from self.exchange([tensor] * self.world_size, outputs)
             return
         together = tensor.new_empty((self.world_size, tensor.numel()))
-        yield self._comm.Iallgather(self._move(tensor), self._move(together.view(-1))).Test
+        sent, received = self._move(tensor), self._move(together)
+        received[1] = tensor.numel()  # MPI wants the count of one rank's part
+        yield self._comm.Iallgather(sent, received).Test
         for output, row in zip(outputs, together, strict=True):
             output.copy_(row)
 
@@ -145,7 +148,7 @@ class Transport:
         if reduction.factor is not None:
             together = together.clone()
             reduction.prepare(together)
-        if together.numel() > _MOST_ELEMENTS:
+        if together.numel() * together.element_size() > _MOST_NBYTES:
             for part, root in zip(inputs, range(self.world_size), strict=True):
                 whole = part.clone()
                 yield from self.reduce(whole, reduction, root)
@@ -190,12 +193,12 @@ class Transport:
             source = (self.rank - step) % self.world_size
             into = receives[source]
             if into is not None:
-                requests += [self._comm.Irecv(self._move(part), source) for part in _pieces(into)]
+                requests += [self._comm.Irecv(self._move(part), source) for part in pieces(into)]
         for step in range(1, self.world_size):
             target = (self.rank + step) % self.world_size
             out = sends[target]
             if out is not None:
-                requests += [self._comm.Isend(self._move(part), target) for part in _pieces(out)]
+                requests += [self._comm.Isend(self._move(part), target) for part in pieces(out)]
         for request in requests:
             yield request.Test
 
@@ -224,8 +227,9 @@ def joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     return first.as_strided((total,), (1,), first.storage_offset())
 
 
-def _pieces(tensor: torch.Tensor, most: int = _MOST_ELEMENTS) -> Iterator[torch.Tensor]:
-    """The tensor in pieces of at most `most` elements; an empty tensor is one piece."""
+def pieces(tensor: torch.Tensor, most_nbytes: int = _MOST_NBYTES) -> Iterator[torch.Tensor]:
+    """The tensor in pieces of at most `most_nbytes` bytes; an empty tensor is one piece."""
+    most = most_nbytes // tensor.element_size()
     if tensor.numel() <= most:
         yield tensor
     else:

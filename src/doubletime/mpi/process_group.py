@@ -19,7 +19,6 @@ from doubletime.mpi import messages, monitored, sparse, types
 from doubletime.mpi.calls import describe
 from doubletime.mpi.group import Group
 from doubletime.mpi.operations import slices_of
-from doubletime.mpi.types import Reduction
 from doubletime.mpi.waiting import Operation
 from doubletime.mpi.work import Together, Work
 
@@ -41,15 +40,20 @@ class ProcessGroupMPI(_Base):  # type: ignore[misc]
         self, group: Group, store: dist.Store | None = None, others: dict[str, Any] | None = None
     ) -> None:
         super().__init__(group.rank, group.world_size)
-        self._group = group
+        self._first_lane = group
         self._store = store
         self._others = others or {}
         self._group_name = ""
         self._group_desc = ""
 
+    @property
+    def _group(self) -> Group:
+        """The lane of the calling thread: see `lanes`."""
+        return self._first_lane.lane()
+
     # -- what it is -------------------------------------------------------------------------------
 
-    def getBackendName(self) -> str:  # noqa: N802 — torch's names, here and below
+    def getBackendName(self) -> str:
         """The name that torch.distributed knows this backend by."""
         return "mpi"
 
@@ -59,19 +63,19 @@ class ProcessGroupMPI(_Base):  # type: ignore[misc]
 
     _get_backend_name = name
 
-    def getGroupName(self) -> str:  # noqa: N802
+    def getGroupName(self) -> str:
         """The c10d name of the group."""
         return self._group_name
 
-    def setGroupName(self, name: str) -> None:  # noqa: N802
+    def setGroupName(self, name: str) -> None:
         """Set by torch when the group is registered."""
         self._group_name = name
 
-    def getGroupDesc(self) -> str:  # noqa: N802
+    def getGroupDesc(self) -> str:
         """The c10d description of the group."""
         return self._group_desc
 
-    def setGroupDesc(self, description: str) -> None:  # noqa: N802
+    def setGroupDesc(self, description: str) -> None:
         """Set by torch when the group is registered."""
         self._group_desc = description
 
@@ -90,7 +94,7 @@ class ProcessGroupMPI(_Base):  # type: ignore[misc]
 
     def set_timeout(self, timeout: timedelta) -> None:
         """How long an operation may wait from now on."""
-        self._group.timeout_s = timeout.total_seconds()
+        self._first_lane.timeout_s = timeout.total_seconds()
 
     _set_default_timeout = set_timeout
 
@@ -98,13 +102,13 @@ class ProcessGroupMPI(_Base):  # type: ignore[misc]
         """Finish what is under way and give the communicator back."""
         for other in self._others.values():
             other.shutdown()
-        self._group.close()
+        self._first_lane.close()
 
     def abort(self) -> None:
         """Give up what is under way."""
         for other in self._others.values():
             other.abort()
-        self._group.close(RuntimeError("the process group was aborted"))
+        self._first_lane.close(RuntimeError("the process group was aborted"))
 
     def _elsewhere(self, tensors: Tensors) -> Any:
         """The group that serves these tensors' device, if it is not this one."""
@@ -114,45 +118,42 @@ class ProcessGroupMPI(_Base):  # type: ignore[misc]
 
     # -- reductions -------------------------------------------------------------------------------
 
-    def allreduce(self, tensors: Any, opts: Any = None, op: Any = None, timeout: Any = None) -> Work:
+    def allreduce(
+        self, tensors: Any, opts: Any = None, op: Any = None, timeout: Any = None
+    ) -> Work:
         """Every rank ends with the reduction of all ranks' tensors."""
-        tensors, opts = _listed(tensors), _options(c10d.AllreduceOptions, opts, op=op, timeout=timeout)
+        tensors, opts = (
+            _listed(tensors),
+            _options(c10d.AllreduceOptions, opts, op=op, timeout=timeout),
+        )
         if (other := self._elsewhere(tensors)) is not None:
             return other.allreduce(tensors, opts)
         if tensors[0].is_sparse:
             return sparse.all_reduce(self._group, tensors[0], opts)
-        reduction = types.reduction(opts.reduceOp, tensors[0].dtype)
+        group, reduction = self._group, types.reduction(opts.reduceOp, tensors[0].dtype)
 
         def body(*flats: torch.Tensor) -> Operation:
             for flat in flats:
-                yield from self._all_reduce(flat, reduction)
+                yield from group.all_reduce(flat, reduction)
 
         what = describe(tensors, reduction.name)
-        return self._group.collective(
+        return group.collective(
             "all_reduce", tensors, range(len(tensors)), body, opts, what=what, same=what
         )
 
     allreduce_coalesced = allreduce
-
-    def _all_reduce(self, flat: torch.Tensor, reduction: Reduction) -> Operation:
-        nbytes = flat.numel() * flat.element_size()
-        yield from self._group.shared(nbytes)
-        if self._group.uses_shared(nbytes):
-            yield from self._group.memory.all_reduce(flat, reduction)  # type: ignore[union-attr]
-        else:
-            yield from self._group.transport.all_reduce(flat, reduction)
 
     def reduce(self, tensors: Any, opts: Any = None, root: Any = None, op: Any = None) -> Work:
         """Root ends with the reduction of all ranks' tensors."""
         tensors, opts = _listed(tensors), _options(c10d.ReduceOptions, opts, rootRank=root, op=op)
         if (other := self._elsewhere(tensors)) is not None:
             return other.reduce(tensors, opts)
-        reduction = types.reduction(opts.reduceOp, tensors[0].dtype)
-        what = describe(tensors, reduction.name, f"root {opts.rootRank}")
-        outputs = [0] if self._group.rank == opts.rootRank else []
-        return self._group.collective(
-            "reduce", tensors, outputs,
-            lambda flat: self._group.transport.reduce(flat, reduction, opts.rootRank),
+        group, reduction = self._group, types.reduction(opts.reduceOp, tensors[0].dtype)
+        root = self._root("reduce", opts)
+        what = describe(tensors, reduction.name, f"root {root}")
+        return group.collective(
+            "reduce", tensors, [0] if group.rank == root else [],
+            lambda flat: group.transport.reduce(flat, reduction, root),
             opts, what=what, same=what, result=tensors,
         )  # fmt: skip
 
@@ -163,12 +164,12 @@ class ProcessGroupMPI(_Base):  # type: ignore[misc]
         if (other := self._elsewhere(outputs)) is not None:
             return other.reduce_scatter(outputs, lists, opts)
         self._check_parts("reduce_scatter", lists[0])
-        reduction = types.reduction(opts.reduceOp, outputs[0].dtype)
+        group, reduction = self._group, types.reduction(opts.reduceOp, outputs[0].dtype)
         what = describe(lists[0], reduction.name)
-        return self._group.collective(
+        return group.collective(
             "reduce_scatter", [*outputs, *lists[0]], [0],
-            lambda output, *parts: self._reduce_scatter(output, parts, reduction),
-            opts, what=what, same=what,
+            lambda output, *parts: group.reduce_scatter(output, parts, reduction),
+            opts, what=what, same=what, inputs=lists[0],
         )  # fmt: skip
 
     def reduce_scatter_single(self, output: Any, input: Any, opts: Any = None) -> Work:
@@ -184,51 +185,38 @@ class ProcessGroupMPI(_Base):  # type: ignore[misc]
             return other.reduce_scatter_single_coalesced(outputs, inputs, opts)
         for output, whole in zip(outputs, inputs, strict=True):
             self._check_whole("reduce_scatter_tensor", whole, output)
-        reduction = types.reduction(opts.reduceOp, outputs[0].dtype)
+        group, reduction = self._group, types.reduction(opts.reduceOp, outputs[0].dtype)
         count = len(outputs)
 
         def body(*flats: torch.Tensor) -> Operation:
             for output, whole in zip(flats[:count], flats[count:], strict=True):
-                parts = slices_of(whole, self._group.world_size)
-                yield from self._reduce_scatter(output, parts, reduction)
+                parts = slices_of(whole, group.world_size)
+                yield from group.reduce_scatter(output, parts, reduction)
 
         what = describe(inputs, reduction.name)
-        return self._group.collective(
-            "_reduce_scatter_base", [*outputs, *inputs], range(count), body, opts, what=what, same=what
-        )
+        return group.collective(
+            "_reduce_scatter_base", [*outputs, *inputs], range(count), body, opts,
+            what=what, same=what, inputs=inputs,
+        )  # fmt: skip
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
-    def _reduce_scatter(
-        self, output: torch.Tensor, parts: Tensors, reduction: Reduction
-    ) -> Operation:
-        nbytes = sum(part.numel() for part in parts) * output.element_size()
-        yield from self._group.shared(nbytes)
-        even = len({part.numel() for part in parts}) == 1
-        if even and self._group.uses_shared(nbytes):
-            yield from self._group.memory.reduce_scatter(output, parts, reduction)  # type: ignore[union-attr]
-        else:
-            yield from self._group.transport.reduce_scatter(output, parts, reduction)
-
     # -- copies -----------------------------------------------------------------------------------
 
-    def broadcast(self, tensors: Any, opts: Any = None, root: Any = None, timeout: Any = None) -> Work:
+    def broadcast(
+        self, tensors: Any, opts: Any = None, root: Any = None, timeout: Any = None
+    ) -> Work:
         """Root's tensor becomes everyone's."""
         tensors = _listed(tensors)
         opts = _options(c10d.BroadcastOptions, opts, rootRank=root, timeout=timeout)
         if (other := self._elsewhere(tensors)) is not None:
             return other.broadcast(tensors, opts)
-        what = describe(tensors, f"root {opts.rootRank}")
-
-        def body(flat: torch.Tensor) -> Operation:
-            nbytes = flat.numel() * flat.element_size()
-            yield from self._group.shared(nbytes)
-            if self._group.uses_shared(nbytes):
-                yield from self._group.memory.broadcast(flat, opts.rootRank)  # type: ignore[union-attr]
-            else:
-                yield from self._group.transport.broadcast(flat, opts.rootRank)
-
-        return self._group.collective("broadcast", tensors, [0], body, opts, what=what, same=what)
+        group, root = self._group, self._root("broadcast", opts)
+        what = describe(tensors, f"root {root}")
+        return group.collective(
+            "broadcast", tensors, [0], lambda flat: group.broadcast(flat, root), opts,
+            what=what, same=what,
+        )  # fmt: skip
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None) -> Work:
         """Everyone ends with every rank's tensor; shapes may differ between ranks."""
@@ -240,13 +228,12 @@ class ProcessGroupMPI(_Base):  # type: ignore[misc]
         return self._all_gather("all_gather", [lists[0]], inputs, opts)
 
     def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
-        """The same for several tensors in one call; `outputs[i][r]` is rank r's `inputs[i]`."""
+        """The same for several tensors in one call; `outputs[r][i]` is rank r's `inputs[i]`."""
         opts = _options(c10d.AllgatherOptions, opts)
         if (other := self._elsewhere(inputs)) is not None:
             return other.allgather_coalesced(outputs, inputs, opts)
-        lists = outputs
-        if len(outputs) != len(inputs):  # torch's all_gather_coalesced lists by rank instead
-            lists = [list(column) for column in zip(*outputs, strict=True)]
+        self._check_parts("all_gather_coalesced", outputs)
+        lists = [list(column) for column in zip(*outputs, strict=True)]
         return self._all_gather("all_gather", lists, inputs, opts)
 
     def all_gather_single(self, output: Any, input: Any, opts: Any = None) -> Work:
@@ -262,55 +249,49 @@ class ProcessGroupMPI(_Base):  # type: ignore[misc]
             return other.all_gather_single_coalesced(outputs, inputs, opts)
         for output, part in zip(outputs, inputs, strict=True):
             self._check_whole("all_gather_into_tensor", output, part)
-        count = len(outputs)
+        group, count = self._group, len(outputs)
 
         def body(*flats: torch.Tensor) -> Operation:
             for whole, part in zip(flats[:count], flats[count:], strict=True):
-                yield from self._gather_all(slices_of(whole, self._group.world_size), part)
+                yield from group.all_gather(slices_of(whole, group.world_size), part)
 
         what = describe(inputs)
-        return self._group.collective(
-            "_all_gather_base", [*outputs, *inputs], range(count), body, opts, what=what, same=what
-        )
+        return group.collective(
+            "_all_gather_base", [*outputs, *inputs], range(count), body, opts,
+            what=what, same=what, inputs=inputs,
+        )  # fmt: skip
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
     def _all_gather(self, name: str, lists: Sequence[Tensors], inputs: Tensors, opts: Any) -> Work:
-        size, count = self._group.world_size, len(inputs)
+        group, count = self._group, len(inputs)
+        size = group.world_size
         outputs = [tensor for row in lists for tensor in row]
 
         def body(*flats: torch.Tensor) -> Operation:
             for index in range(count):
                 row = flats[count + index * size : count + (index + 1) * size]
-                yield from self._gather_all(row, flats[index])
+                yield from group.all_gather(row, flats[index])
 
-        return self._group.collective(
+        return group.collective(
             name, [*inputs, *outputs], range(count, count + len(outputs)), body, opts,
-            what=describe(list(inputs)), same=str(inputs[0].dtype)[6:],
+            what=describe(list(inputs)), same=str(inputs[0].dtype)[6:], inputs=inputs,
         )  # fmt: skip
-
-    def _gather_all(self, outputs: Tensors, part: torch.Tensor) -> Operation:
-        sizes = {output.numel() for output in outputs}
-        nbytes = max(sizes) * part.element_size()
-        yield from self._group.shared(nbytes)
-        if len(sizes) == 1 and self._group.uses_shared(nbytes):
-            yield from self._group.memory.all_gather(outputs, part)  # type: ignore[union-attr]
-        else:
-            yield from self._group.transport.all_gather(outputs, part)
 
     def gather(self, outputs: Any, inputs: Any, opts: Any = None, root: Any = None) -> Work:
         """Root ends with every rank's tensor."""
         inputs, opts = _listed(inputs), _options(c10d.GatherOptions, opts, rootRank=root)
         if (other := self._elsewhere(inputs)) is not None:
             return other.gather(outputs, inputs, opts)
+        group, root = self._group, self._root("gather", opts)
         rows: list[torch.Tensor] = []
-        if self._group.rank == opts.rootRank:
+        if group.rank == root:
             rows = list(outputs[0] if isinstance(outputs[0], (list, tuple)) else outputs)
             self._check_parts("gather", rows)
-        return self._group.collective(
+        return group.collective(
             "gather", [*inputs, *rows], range(1, 1 + len(rows)),
-            lambda part, *flats: self._group.transport.gather(flats or None, part, opts.rootRank),
-            opts, what=describe(inputs, f"root {opts.rootRank}"), same=f"root {opts.rootRank}",
+            lambda part, *flats: group.transport.gather(flats or None, part, root),
+            opts, what=describe(inputs, f"root {root}"), same=f"root {root}", inputs=inputs,
         )  # fmt: skip
 
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None, root: Any = None) -> Work:
@@ -318,14 +299,15 @@ class ProcessGroupMPI(_Base):  # type: ignore[misc]
         outputs, opts = _listed(outputs), _options(c10d.ScatterOptions, opts, rootRank=root)
         if (other := self._elsewhere(outputs)) is not None:
             return other.scatter(outputs, inputs, opts)
+        group, root = self._group, self._root("scatter", opts)
         parts: list[torch.Tensor] = []
-        if self._group.rank == opts.rootRank:
+        if group.rank == root:
             parts = list(inputs[0] if isinstance(inputs[0], (list, tuple)) else inputs)
             self._check_parts("scatter", parts)
-        return self._group.collective(
+        return group.collective(
             "scatter", [*outputs, *parts], [0],
-            lambda output, *flats: self._group.transport.scatter(output, flats or None, opts.rootRank),
-            opts, what=describe(outputs, f"root {opts.rootRank}"), same=f"root {opts.rootRank}",
+            lambda output, *flats: group.transport.scatter(output, flats or None, root),
+            opts, what=describe(outputs, f"root {root}"), same=f"root {root}", inputs=parts,
         )  # fmt: skip
 
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
@@ -335,11 +317,11 @@ class ProcessGroupMPI(_Base):  # type: ignore[misc]
             return other.alltoall(outputs, inputs, opts)
         self._check_parts("all_to_all", inputs)
         self._check_parts("all_to_all", outputs)
-        size = self._group.world_size
-        return self._group.collective(
+        group, size = self._group, self._group.world_size
+        return group.collective(
             "all_to_all", [*outputs, *inputs], range(size),
-            lambda *flats: self._group.transport.all_to_all(flats[:size], flats[size:]),
-            opts, what=describe(inputs), same=str(inputs[0].dtype)[6:],
+            lambda *flats: group.transport.all_to_all(flats[:size], flats[size:]),
+            opts, what=describe(inputs), same=str(inputs[0].dtype)[6:], inputs=inputs,
         )  # fmt: skip
 
     def all_to_all_single(
@@ -351,10 +333,12 @@ class ProcessGroupMPI(_Base):  # type: ignore[misc]
             return other.all_to_all_single(output, input, output_splits, input_splits, opts)
         received = self._splits("all_to_all_single", output, output_splits)
         sent = self._splits("all_to_all_single", input, input_splits)
-        return self._group.collective(
+        group = self._group
+        return group.collective(
             "all_to_all", [output, input], [0],
-            lambda into, out: self._group.transport.all_to_all(into.split(received), out.split(sent)),
+            lambda into, out: group.transport.all_to_all(into.split(received), out.split(sent)),
             opts, what=describe([input], f"splits {list(input_splits)}"), same=str(input.dtype)[6:],
+            inputs=[input],
         )  # fmt: skip
 
     alltoall_base = all_to_all_single
@@ -364,16 +348,16 @@ class ProcessGroupMPI(_Base):  # type: ignore[misc]
     def barrier(self, opts: Any = None, timeout: Any = None) -> Work:
         """Nobody goes on before everyone has come."""
         opts = _options(c10d.BarrierOptions, opts, timeout=timeout)
-        return self._group.collective(
-            "barrier", [], [], self._group.transport.barrier, opts, what="", same=""
-        )
+        group = self._group
+        return group.collective("barrier", [], [], group.transport.barrier, opts, what="", same="")
 
     def monitored_barrier(
         self, timeout: timedelta | None = None, wait_all_ranks: bool = False
     ) -> None:
         """A barrier that names the ranks that do not come; see torch.distributed.monitored_barrier."""
-        timeout_s = self._group.timeout_s if timeout is None else timeout.total_seconds()
-        monitored.barrier(self._group, timeout_s, wait_all_ranks)
+        group = self._first_lane
+        timeout_s = group.timeout_s if timeout is None else timeout.total_seconds()
+        monitored.barrier(group, timeout_s, wait_all_ranks)
 
     # -- messages ---------------------------------------------------------------------------------
 
@@ -382,19 +366,19 @@ class ProcessGroupMPI(_Base):  # type: ignore[misc]
         (tensor,) = _listed(tensors)
         if (other := self._elsewhere([tensor])) is not None:
             return other.send([tensor], destination, tag)
-        return messages.send(self._group, tensor, destination, tag)
+        return messages.send(self._first_lane, tensor, destination, tag)
 
     def recv(self, tensors: Any, source: int, tag: int = 0) -> Work:
         """A message from a rank of the group."""
         (tensor,) = _listed(tensors)
         if (other := self._elsewhere([tensor])) is not None:
             return other.recv([tensor], source, tag)
-        return messages.receive(self._group, tensor, source, tag)
+        return messages.receive(self._first_lane, tensor, source, tag)
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Work:
         """A message from whichever rank of the group sends one."""
         (tensor,) = _listed(tensors)
-        return messages.receive(self._group, tensor, None, tag)
+        return messages.receive(self._first_lane, tensor, None, tag)
 
     # -- several at once --------------------------------------------------------------------------
 
@@ -402,9 +386,19 @@ class ProcessGroupMPI(_Base):  # type: ignore[misc]
         self._group.start_together()
 
     def _end_coalescing(self, device: torch.device) -> Work:
-        return Together(self._group.end_together(), self._group.job.completers)
+        return Together(self._group.end_together())
 
     # -- checks -----------------------------------------------------------------------------------
+
+    def _root(self, name: str, opts: Any) -> int:
+        root = int(opts.rootRank)
+        if not 0 <= root < self._first_lane.world_size:
+            raise UnsupportedError(
+                f"{name}: there is no rank {root} in group {self._first_lane.name!r} of "
+                f"{self._first_lane.world_size} ranks",
+                f"name a root from 0 to {self._first_lane.world_size - 1}",
+            )
+        return root
 
     def _check_parts(self, name: str, parts: Tensors) -> None:
         if len(parts) != self._group.world_size:

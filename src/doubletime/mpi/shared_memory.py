@@ -192,7 +192,9 @@ class HostMemory:
 
     def broadcast(self, tensor: torch.Tensor, root: int) -> Operation:
         """Root's tensor becomes everyone's; root writes one half while the others read the other."""
-        half = self._areas(tensor.dtype)[root].split(self.staging_nbytes // tensor.element_size() // 2)
+        half = self._areas(tensor.dtype)[root].split(
+            self.staging_nbytes // tensor.element_size() // 2
+        )
         yield self._all_here
         chunks = tensor.split(half[0].numel())
         for index in range(len(chunks) + 1):
@@ -242,7 +244,9 @@ def attach(comm: Any) -> HostMemory | None:
     size, rank = comm.Get_size(), comm.Get_rank()
     if size == 1:
         return None
-    staging = parse_nbytes(os.environ.get(STAGING_VARIABLE, _DEFAULT_STAGING)) // _ALIGNMENT * _ALIGNMENT
+    staging = (
+        parse_nbytes(os.environ.get(STAGING_VARIABLE, _DEFAULT_STAGING)) // _ALIGNMENT * _ALIGNMENT
+    )
     wanted = os.environ.get(SWITCH_VARIABLE, "1") != "0" and staging >= _ALIGNMENT * size * 2
     descriptor, token = _create(staging)
     offers = comm.allgather((wanted, os.uname().nodename, os.getpid(), descriptor, token, staging))

@@ -52,9 +52,8 @@ def all_reduce(group: Group, tensor: torch.Tensor, opts: Any) -> Work:
         ).coalesce()
         if reduction.name == "AVG":
             total = total / group.world_size
-        tensor.detach().copy_(total)
+        with torch.no_grad():  # detach() of a sparse tensor would be another one
+            tensor.copy_(total)
 
     what = describe([tensor], "sparse", reduction.name)
-    return group.collective(
-        "all_reduce", [], [], body, opts, what=what, same=what, result=[tensor]
-    )
+    return group.collective("all_reduce", [], [], body, opts, what=what, same=what, result=[tensor])

@@ -134,7 +134,9 @@ def reduction(op: Any, dtype: torch.dtype) -> Reduction:
     name = str(getattr(state[0], "name", state[0])).rpartition(".")[2]
     allowed = _ALLOWED.get(name)
     if allowed is None:
-        raise UnsupportedError(f"the mpi backend has no reduction {name}", f"use one of {', '.join(_ALLOWED)}")
+        raise UnsupportedError(
+            f"the mpi backend has no reduction {name}", f"use one of {', '.join(_ALLOWED)}"
+        )
     if dtype not in allowed:
         able = [other for other, dtypes in _ALLOWED.items() if dtype in dtypes]
         raise UnsupportedError(

@@ -114,7 +114,9 @@ class Watchdog:
         self._stop = threading.Event()
         self.has_left = False
         self.deserted: Question | None = None
-        self._thread = threading.Thread(target=self._listen, name="doubletime-watchdog", daemon=True)
+        self._thread = threading.Thread(
+            target=self._listen, name="doubletime-watchdog", daemon=True
+        )
         self._thread.start()
 
     def history(self, group: str) -> History:
@@ -185,7 +187,9 @@ def explain(call: Call, answers: dict[int, Answer | None]) -> list[str]:
     lines = []
     for rank, answer in sorted(answers.items()):
         if answer is None:
-            lines.append(f"rank {rank} gives no answer: it is stopped, dead, or stuck in native code")
+            lines.append(
+                f"rank {rank} gives no answer: it is stopped, dead, or stuck in native code"
+            )
             continue
         who = f"rank {rank} on host {answer.host}"
         if answer.has_left:

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from doubletime.mpi.engine import Completers, Engine, Job
+from doubletime.mpi.callbacks import Callbacks, Future
+from doubletime.mpi.engine import Engine, Job
 
 _WorkBase: Any = dist.Work
 
@@ -20,7 +21,7 @@ class Work(_WorkBase):  # type: ignore[misc]
 
     Args:
         result: the tensors that hold the outcome, handed to futures.
-        completers: complete the futures.
+        callbacks: runs the callbacks of the futures.
         settle: called in the thread that waits, once the operation is done: orders the outcome of CUDA
             tensors with the current stream.
     """
@@ -28,17 +29,17 @@ class Work(_WorkBase):  # type: ignore[misc]
     def __init__(
         self,
         result: Sequence[torch.Tensor],
-        completers: Completers,
+        callbacks: Callbacks,
         settle: Callable[[], None] | None = None,
     ) -> None:
         super().__init__()
         self._result = list(result)
-        self._completers = completers
+        self._callbacks = callbacks
         self._settle = settle
         self._done = threading.Event()
         self._lock = threading.Lock()
         self._error: Exception | None = None
-        self._future: torch.futures.Future[Any] | None = None
+        self._future: Future | None = None
         self._engine: Engine | None = None
         self._job: Job | None = None
         self.source = -1
@@ -54,9 +55,9 @@ class Work(_WorkBase):  # type: ignore[misc]
             self._done.set()
             future = self._future
         if future is not None:
-            self._completers.run(lambda: self._complete(future))
+            self._complete(future)
 
-    def _complete(self, future: torch.futures.Future[Any]) -> None:
+    def _complete(self, future: Future) -> None:
         if self._error is not None:
             future.set_exception(self._error)
         else:
@@ -78,7 +79,9 @@ class Work(_WorkBase):  # type: ignore[misc]
             limit_s = timeout.total_seconds()
             if limit_s > 0:
                 if not self._done.wait(limit_s):
-                    raise RuntimeError(f"wait timeout: the operation is not done after {limit_s:g} s")
+                    raise RuntimeError(
+                        f"wait timeout: the operation is not done after {limit_s:g} s"
+                    )
             elif self._engine is None or self._job is None or not self._engine.claim(self._job):
                 self._done.wait()
         if self._error is not None:
@@ -117,12 +120,12 @@ class Work(_WorkBase):  # type: ignore[misc]
         """The tensors that hold the outcome."""
         return self._result
 
-    def get_future(self) -> torch.futures.Future[Any]:
-        """A future that completes by itself with `result()`, on a thread of its own."""
+    def get_future(self) -> Future:
+        """A future that completes by itself with `result()`; its callbacks run on a thread of their own."""
         with self._lock:
             if self._future is not None:
                 return self._future
-            self._future = torch.futures.Future()
+            self._future = Future(self._callbacks)
             is_done = self._done.is_set()
         if is_done:
             self._complete(self._future)
@@ -132,10 +135,9 @@ class Work(_WorkBase):  # type: ignore[misc]
 class Together(_WorkBase):  # type: ignore[misc]
     """Several works as one: done when all are."""
 
-    def __init__(self, works: Sequence[Work], completers: Completers) -> None:
+    def __init__(self, works: Sequence[Work]) -> None:
         super().__init__()
         self._works = list(works)
-        self._completers = completers
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Wait for each in turn; raises the first error."""
@@ -161,15 +163,6 @@ class Together(_WorkBase):  # type: ignore[misc]
 
     def get_future(self) -> torch.futures.Future[Any]:
         """A future that completes by itself when all are done."""
-        future: torch.futures.Future[Any] = torch.futures.Future()
-
-        def complete() -> None:
-            try:
-                self.wait()
-            except Exception as error:
-                future.set_exception(error)
-            else:
-                future.set_result(self.result())
-
-        self._completers.run(complete)
-        return future
+        return torch.futures.collect_all([work.get_future() for work in self._works]).then(
+            lambda done: [tensor for future in done.value() for tensor in future.value()]
+        )
