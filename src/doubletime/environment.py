@@ -1,4 +1,4 @@
-"""What the launcher gave this process: rank, world size, local rank, and the cores that are its own."""
+"""What the launcher gave this process: rank, world size, local rank, its own cores."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def place(environ: Mapping[str, str] = os.environ) -> Place | None:
 
 
 def own_cores() -> int:
-    """How many cores this process may run on: its affinity, less where a control group allows less."""
+    """How many cores this process may run on: its affinity, less where a cgroup allows less."""
     return min(len(os.sched_getaffinity(0)), allowed_cores())
 
 

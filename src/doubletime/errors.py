@@ -2,7 +2,7 @@
 
 * DoubletimeError
   - UnitError          a size, time or rate that cannot be read
-  - LauncherMismatchError  what the launcher said and what MPI found disagree (no launcher, two MPIs, wrong rank)
+  - LauncherMismatchError  what the launcher said and what MPI found disagree: two MPIs, no launcher
   - MPIError           no MPI library, or one that cannot do what is asked
   - CollectiveError    a collective that not all ranks entered alike, or that a peer left
   - UnsupportedError   a type, operation or argument that a backend cannot carry out

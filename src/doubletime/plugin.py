@@ -102,7 +102,7 @@ def _around_init(original: Any) -> Any:
         from doubletime.mpi import ending, job, library
 
         library.load()  # its error says more than torch's
-        timeout = given.get("timeout") or c10d._get_default_timeout("mpi")
+        timeout = given.get("timeout") or c10d._get_default_timeout(c10d.Backend("mpi"))
         joined = job.join(timeout.total_seconds())
         _refuse_contradiction(given, joined.rank, joined.world_size)
         given.pop("rank", None)

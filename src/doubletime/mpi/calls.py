@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import sysconfig
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -21,7 +23,7 @@ _LIBRARIES = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Call:
     """One call, the same on every rank of a correct program but for `where`.
 
@@ -30,14 +32,19 @@ class Call:
         name: `all_reduce`, `send`, ….
         what: types, shapes, operation, root: `float32[4, 3], SUM`.
         same: the part of it that must be the same on all ranks.
-        where: `file.py:12 in step`.
+        place: file, line and function of the user's code.
     """
 
     number: int
     name: str
-    what: str
-    same: str
-    where: str
+    what: object
+    same: object
+    place: tuple[str, int, str]
+
+    @property
+    def where(self) -> str:
+        """The line of the user's code."""
+        return worded(self.place)
 
     @property
     def signature(self) -> str:
@@ -78,28 +85,50 @@ class History:
         return self._calls[-1] if self._calls else None
 
 
-def describe(tensors: list[torch.Tensor], *details: str) -> str:
-    """Types and shapes of a call's tensors, then its other arguments."""
-    shown = [f"{str(t.dtype)[6:]}{list(t.shape)}" for t in tensors[:3]]
-    if len(tensors) > 3:
-        shown.append(f"… {len(tensors)} tensors")
-    return ", ".join([*shown, *details])
+class Description:
+    """Types and shapes of a call's tensors, then its other arguments; put into words when asked for."""
+
+    __slots__ = ("_details", "_kinds")
+
+    def __init__(self, tensors: Sequence[torch.Tensor], *details: str) -> None:
+        self._kinds = [(tensor.dtype, tensor.shape) for tensor in tensors]
+        self._details = details
+
+    def __str__(self) -> str:
+        shown = [f"{str(dtype)[6:]}{list(shape)}" for dtype, shape in self._kinds[:3]]
+        if len(self._kinds) > 3:
+            shown.append(f"… {len(self._kinds)} tensors")
+        return ", ".join([*shown, *self._details])
+
+
+def describe(tensors: Sequence[torch.Tensor], *details: str) -> Description:
+    """What a call works on."""
+    return Description(tensors, *details)
 
 
 def caller() -> str:
-    """The line of the user's code that is being executed in this thread."""
-    return place_of(sys._getframe(1))
+    """The line of the user's code that is being executed in this thread, as `file.py:12 in step`."""
+    return worded(place_of(sys._getframe(1)))
 
 
-def place_of(frame: FrameType | None) -> str:
-    """The innermost frame that is the user's, as `file.py:12 in function`."""
-    outermost = None
+def worded(place: tuple[str, int, str]) -> str:
+    """A place in words."""
+    filename, line, function = place
+    return f"{filename}:{line} in {function}"
+
+
+def place_of(frame: FrameType | None) -> tuple[str, int, str]:
+    """File, line and function of the innermost frame that is the user's, else of the outermost."""
+    outermost = ("unknown file", 0, "unknown")
     while frame is not None:
-        filename = frame.f_code.co_filename
-        if not filename.startswith(_LIBRARIES) and not filename.startswith("<"):
-            return f"{filename}:{frame.f_lineno} in {frame.f_code.co_name}"
-        outermost = frame
+        code = frame.f_code
+        if not _is_library(code.co_filename):
+            return code.co_filename, frame.f_lineno, code.co_name
+        outermost = (code.co_filename, frame.f_lineno, code.co_name)
         frame = frame.f_back
-    if outermost is None:
-        return "an unknown line"
-    return f"{outermost.f_code.co_filename}:{outermost.f_lineno}"
+    return outermost
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_library(filename: str) -> bool:
+    return filename.startswith(_LIBRARIES) or filename.startswith("<")

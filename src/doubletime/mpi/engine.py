@@ -29,8 +29,6 @@ class Job:
         on_done: called once in the thread that finished it, with the error if it failed.
     """
 
-    __slots__ = ("_began_s", "_condition", "_looked_s", "error", "is_done", "on_done", "on_timeout", "on_wait", "operation", "timeout_s")  # fmt: skip
-
     def __init__(
         self,
         operation: Operation,

@@ -6,6 +6,7 @@ shared memory or MPI, carry it out, and turn a wait that lasts too long into an 
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
@@ -16,7 +17,7 @@ import torch.distributed as dist
 from doubletime.errors import CollectiveError
 from doubletime.mpi import library, staging
 from doubletime.mpi.callbacks import Callbacks, depth
-from doubletime.mpi.calls import Call, caller
+from doubletime.mpi.calls import Call, place_of
 from doubletime.mpi.engine import Engine
 from doubletime.mpi.engine import Job as EngineJob
 from doubletime.mpi.flat import flattened, written_back
@@ -78,8 +79,8 @@ class Group:
         body: Body,
         opts: Any,
         *,
-        what: str,
-        same: str,
+        what: object,
+        same: object,
         result: Sequence[torch.Tensor] | None = None,
         inputs: Sequence[torch.Tensor] | None = None,
     ) -> Work:
@@ -91,11 +92,13 @@ class Group:
             outputs: the indices of those it writes.
             body: makes the operation from the tensors, flat and in host memory.
             opts: the c10d options: `asyncOp` and `timeout`.
-            what, same: see `Call`.
+            what: see `Call`.
+            same: see `Call`; what is the same on all ranks.
             result: what the future holds; the outputs unless given.
             inputs: what it reads, for the profiler; all tensors unless given.
         """
-        call = Call(self._history.entered + 1, name, what, same, caller())
+        place = place_of(sys._getframe(2))
+        call = Call(self._history.entered + 1, name, what, same, place)
         self._history.enter(call)
         plan = staging.plan(tensors, outputs, library.is_cuda_aware)
         if plan is not None:
@@ -113,10 +116,10 @@ class Group:
 
     def message(
         self, name: str, tensor: torch.Tensor, post: Callable[[torch.Tensor, Work], Operation],
-        *, what: str, peers: Sequence[int], is_output: bool,
+        *, what: object, peers: Sequence[int], is_output: bool,
     ) -> Work:  # fmt: skip
         """Start a point-to-point message; `post` makes its operation from the flat host tensor."""
-        call = Call(0, name, what, what, caller())
+        call = Call(0, name, what, what, place_of(sys._getframe(2)))
         outputs = [0] if is_output else []
         plan = staging.plan([tensor], outputs, library.is_cuda_aware)
         if plan is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -127,7 +127,7 @@ class ProcessGroupMPI(_Base):  # type: ignore[misc]
             _options(c10d.AllreduceOptions, opts, op=op, timeout=timeout),
         )
         if (other := self._elsewhere(tensors)) is not None:
-            return other.allreduce(tensors, opts)
+            return cast(Work, other.allreduce(tensors, opts))
         if tensors[0].is_sparse:
             return sparse.all_reduce(self._group, tensors[0], opts)
         group, reduction = self._group, types.reduction(opts.reduceOp, tensors[0].dtype)
@@ -147,7 +147,7 @@ class ProcessGroupMPI(_Base):  # type: ignore[misc]
         """Root ends with the reduction of all ranks' tensors."""
         tensors, opts = _listed(tensors), _options(c10d.ReduceOptions, opts, rootRank=root, op=op)
         if (other := self._elsewhere(tensors)) is not None:
-            return other.reduce(tensors, opts)
+            return cast(Work, other.reduce(tensors, opts))
         group, reduction = self._group, types.reduction(opts.reduceOp, tensors[0].dtype)
         root = self._root("reduce", opts)
         what = describe(tensors, reduction.name, f"root {root}")
@@ -162,7 +162,7 @@ class ProcessGroupMPI(_Base):  # type: ignore[misc]
         outputs, opts = _listed(outputs), _options(c10d.ReduceScatterOptions, opts, op=op)
         lists = inputs if inputs and isinstance(inputs[0], (list, tuple)) else [inputs]
         if (other := self._elsewhere(outputs)) is not None:
-            return other.reduce_scatter(outputs, lists, opts)
+            return cast(Work, other.reduce_scatter(outputs, lists, opts))
         self._check_parts("reduce_scatter", lists[0])
         group, reduction = self._group, types.reduction(opts.reduceOp, outputs[0].dtype)
         what = describe(lists[0], reduction.name)
@@ -182,7 +182,7 @@ class ProcessGroupMPI(_Base):  # type: ignore[misc]
         """The same for several pairs of tensors in one call."""
         opts = _options(c10d.ReduceScatterOptions, opts)
         if (other := self._elsewhere(outputs)) is not None:
-            return other.reduce_scatter_single_coalesced(outputs, inputs, opts)
+            return cast(Work, other.reduce_scatter_single_coalesced(outputs, inputs, opts))
         for output, whole in zip(outputs, inputs, strict=True):
             self._check_whole("reduce_scatter_tensor", whole, output)
         group, reduction = self._group, types.reduction(opts.reduceOp, outputs[0].dtype)
@@ -210,7 +210,7 @@ class ProcessGroupMPI(_Base):  # type: ignore[misc]
         tensors = _listed(tensors)
         opts = _options(c10d.BroadcastOptions, opts, rootRank=root, timeout=timeout)
         if (other := self._elsewhere(tensors)) is not None:
-            return other.broadcast(tensors, opts)
+            return cast(Work, other.broadcast(tensors, opts))
         group, root = self._group, self._root("broadcast", opts)
         what = describe(tensors, f"root {root}")
         return group.collective(
@@ -223,7 +223,7 @@ class ProcessGroupMPI(_Base):  # type: ignore[misc]
         inputs, opts = _listed(inputs), _options(c10d.AllgatherOptions, opts, timeout=timeout)
         lists = outputs if outputs and isinstance(outputs[0], (list, tuple)) else [outputs]
         if (other := self._elsewhere(inputs)) is not None:
-            return other.allgather(lists, inputs, opts)
+            return cast(Work, other.allgather(lists, inputs, opts))
         self._check_parts("all_gather", lists[0])
         return self._all_gather("all_gather", [lists[0]], inputs, opts)
 
@@ -231,7 +231,7 @@ class ProcessGroupMPI(_Base):  # type: ignore[misc]
         """The same for several tensors in one call; `outputs[r][i]` is rank r's `inputs[i]`."""
         opts = _options(c10d.AllgatherOptions, opts)
         if (other := self._elsewhere(inputs)) is not None:
-            return other.allgather_coalesced(outputs, inputs, opts)
+            return cast(Work, other.allgather_coalesced(outputs, inputs, opts))
         self._check_parts("all_gather_coalesced", outputs)
         lists = [list(column) for column in zip(*outputs, strict=True)]
         return self._all_gather("all_gather", lists, inputs, opts)
@@ -246,7 +246,7 @@ class ProcessGroupMPI(_Base):  # type: ignore[misc]
         """The same for several pairs of tensors in one call."""
         opts = _options(c10d.AllgatherOptions, opts)
         if (other := self._elsewhere(inputs)) is not None:
-            return other.all_gather_single_coalesced(outputs, inputs, opts)
+            return cast(Work, other.all_gather_single_coalesced(outputs, inputs, opts))
         for output, part in zip(outputs, inputs, strict=True):
             self._check_whole("all_gather_into_tensor", output, part)
         group, count = self._group, len(outputs)
@@ -282,7 +282,7 @@ class ProcessGroupMPI(_Base):  # type: ignore[misc]
         """Root ends with every rank's tensor."""
         inputs, opts = _listed(inputs), _options(c10d.GatherOptions, opts, rootRank=root)
         if (other := self._elsewhere(inputs)) is not None:
-            return other.gather(outputs, inputs, opts)
+            return cast(Work, other.gather(outputs, inputs, opts))
         group, root = self._group, self._root("gather", opts)
         rows: list[torch.Tensor] = []
         if group.rank == root:
@@ -298,7 +298,7 @@ class ProcessGroupMPI(_Base):  # type: ignore[misc]
         """Rank i ends with root's i-th tensor."""
         outputs, opts = _listed(outputs), _options(c10d.ScatterOptions, opts, rootRank=root)
         if (other := self._elsewhere(outputs)) is not None:
-            return other.scatter(outputs, inputs, opts)
+            return cast(Work, other.scatter(outputs, inputs, opts))
         group, root = self._group, self._root("scatter", opts)
         parts: list[torch.Tensor] = []
         if group.rank == root:
@@ -314,7 +314,7 @@ class ProcessGroupMPI(_Base):  # type: ignore[misc]
         """Rank i's `inputs[j]` becomes rank j's `outputs[i]`; shapes may differ."""
         opts = _options(c10d.AllToAllOptions, opts)
         if (other := self._elsewhere(inputs)) is not None:
-            return other.alltoall(outputs, inputs, opts)
+            return cast(Work, other.alltoall(outputs, inputs, opts))
         self._check_parts("all_to_all", inputs)
         self._check_parts("all_to_all", outputs)
         group, size = self._group, self._group.world_size
@@ -330,7 +330,9 @@ class ProcessGroupMPI(_Base):  # type: ignore[misc]
         """Rank i's j-th part of `input` becomes rank j's i-th part of `output`, along dim 0."""
         opts = _options(c10d.AllToAllOptions, opts)
         if (other := self._elsewhere([input])) is not None:
-            return other.all_to_all_single(output, input, output_splits, input_splits, opts)
+            return cast(
+                Work, other.all_to_all_single(output, input, output_splits, input_splits, opts)
+            )
         received = self._splits("all_to_all_single", output, output_splits)
         sent = self._splits("all_to_all_single", input, input_splits)
         group = self._group
@@ -365,14 +367,14 @@ class ProcessGroupMPI(_Base):  # type: ignore[misc]
         """A message to a rank of the group."""
         (tensor,) = _listed(tensors)
         if (other := self._elsewhere([tensor])) is not None:
-            return other.send([tensor], destination, tag)
+            return cast(Work, other.send([tensor], destination, tag))
         return messages.send(self._first_lane, tensor, destination, tag)
 
     def recv(self, tensors: Any, source: int, tag: int = 0) -> Work:
         """A message from a rank of the group."""
         (tensor,) = _listed(tensors)
         if (other := self._elsewhere([tensor])) is not None:
-            return other.recv([tensor], source, tag)
+            return cast(Work, other.recv([tensor], source, tag))
         return messages.receive(self._first_lane, tensor, source, tag)
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Work:
@@ -382,10 +384,10 @@ class ProcessGroupMPI(_Base):  # type: ignore[misc]
 
     # -- several at once --------------------------------------------------------------------------
 
-    def _start_coalescing(self, device: torch.device) -> None:
+    def _start_coalescing(self, device: torch.device) -> None:  # noqa: ARG002
         self._group.start_together()
 
-    def _end_coalescing(self, device: torch.device) -> Work:
+    def _end_coalescing(self, device: torch.device) -> Together:  # noqa: ARG002
         return Together(self._group.end_together())
 
     # -- checks -----------------------------------------------------------------------------------

@@ -36,8 +36,15 @@ _ALLOWED: dict[str, tuple[torch.dtype, ...]] = {
 }
 
 # On truth values a sum is "any", a product "all": as in NCCL.
-_BOOL = {"SUM": "LOR", "MAX": "LOR", "BOR": "LOR", "PRODUCT": "LAND", "MIN": "LAND", "BAND": "LAND", "BXOR": "LXOR"}  # fmt: skip
-_MPI_OP = {"SUM": "SUM", "AVG": "SUM", "PREMUL_SUM": "SUM", "PRODUCT": "PROD", "MIN": "MIN", "MAX": "MAX", "BAND": "BAND", "BOR": "BOR", "BXOR": "BXOR"}  # fmt: skip
+_BOOL = {
+    "SUM": "LOR", "MAX": "LOR", "BOR": "LOR",
+    "PRODUCT": "LAND", "MIN": "LAND", "BAND": "LAND",
+    "BXOR": "LXOR",
+}  # fmt: skip
+_MPI_OP = {
+    "SUM": "SUM", "AVG": "SUM", "PREMUL_SUM": "SUM", "PRODUCT": "PROD", "MIN": "MIN", "MAX": "MAX",
+    "BAND": "BAND", "BOR": "BOR", "BXOR": "BXOR",
+}  # fmt: skip
 
 _MPI_TYPE = {
     torch.float64: "DOUBLE", torch.float32: "FLOAT",
@@ -130,7 +137,7 @@ def reduction(op: Any, dtype: torch.dtype) -> Reduction:
     Raises:
         UnsupportedError: if the operation makes no sense for the dtype.
     """
-    state = op.__getstate__() if isinstance(op, ReduceOp) else (op, None)
+    state: Any = op.__getstate__() if isinstance(op, ReduceOp) else (op, None)
     name = str(getattr(state[0], "name", state[0])).rpartition(".")[2]
     allowed = _ALLOWED.get(name)
     if allowed is None:

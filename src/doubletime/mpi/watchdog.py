@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from doubletime.mpi.calls import Call, History, place_of
+from doubletime.mpi.calls import Call, History, place_of, worded
 
 _LISTEN_EVERY_S = 0.1
 _ANSWER_WITHIN_S = 2.0
@@ -172,7 +172,7 @@ class Watchdog:
         frame = sys._current_frames().get(threading.main_thread().ident or 0)
         answer = Answer(
             self._rank, self._host, call, last, history.finished >= history.entered,
-            place_of(frame), self.has_left,
+            worded(place_of(frame)), self.has_left,
         )  # fmt: skip
         self._send((question.identity, answer), question.asker, _ANSWER)
 

@@ -36,7 +36,8 @@ class Work(_WorkBase):  # type: ignore[misc]
         self._result = list(result)
         self._callbacks = callbacks
         self._settle = settle
-        self._done = threading.Event()
+        self._is_done = False
+        self._done: threading.Event | None = None
         self._lock = threading.Lock()
         self._error: Exception | None = None
         self._future: Future | None = None
@@ -52,7 +53,9 @@ class Work(_WorkBase):  # type: ignore[misc]
         """The operation is over; called by whoever carried it out."""
         with self._lock:
             self._error = error
-            self._done.set()
+            self._is_done = True
+            if self._done is not None:
+                self._done.set()
             future = self._future
         if future is not None:
             self._complete(future)
@@ -75,28 +78,37 @@ class Work(_WorkBase):  # type: ignore[misc]
             RuntimeError: if `timeout` passes; the operation goes on.
             Exception: the operation's own error.
         """
-        if not self._done.is_set():
+        if not self._is_done:
             limit_s = timeout.total_seconds()
             if limit_s > 0:
-                if not self._done.wait(limit_s):
+                if not self._done_event().wait(limit_s):
                     raise RuntimeError(
                         f"wait timeout: the operation is not done after {limit_s:g} s"
                     )
             elif self._engine is None or self._job is None or not self._engine.claim(self._job):
-                self._done.wait()
+                self._done_event().wait()
         if self._error is not None:
             raise self._error
         if self._settle is not None:
             self._settle()
         return True
 
+    def _done_event(self) -> threading.Event:
+        """Set when the operation is over; made only for those who wait: most need none."""
+        with self._lock:
+            if self._done is None:
+                self._done = threading.Event()
+                if self._is_done:
+                    self._done.set()
+            return self._done
+
     def is_completed(self) -> bool:
         """Whether it is over, well or badly."""
-        return self._done.is_set()
+        return self._is_done
 
     def is_success(self) -> bool:
         """Whether it is over and went well."""
-        return self._done.is_set() and self._error is None
+        return self._is_done and self._error is None
 
     def exception(self) -> Exception | None:
         """The error it ended with."""
@@ -126,7 +138,7 @@ class Work(_WorkBase):  # type: ignore[misc]
             if self._future is not None:
                 return self._future
             self._future = Future(self._callbacks)
-            is_done = self._done.is_set()
+            is_done = self._is_done
         if is_done:
             self._complete(self._future)
         return self._future
