@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ranks import MPIS, descendants, shm_seen, venv
+from ranks import MPICH_SHM, MPIS, descendants, shm_seen, venv
 
 _GRACE_S = 2.0  # what is just ending may take to end
 _SHM = Path("/dev/shm")
@@ -114,9 +114,15 @@ def _abandoned(names: list[str]) -> list[str]:
     Jobs of others may share a machine. In CI none do; elsewhere only what a job of ours was seen
     to map, or what this very process still maps, is held against the test.
     """
-    if os.environ.get("CI", "").lower() not in ("1", "true"):
-        maps = Path("/proc/self/maps").read_text()
-        names = [name for name in names if name in shm_seen or f"{_SHM}/{name}" in maps]
+    is_alone = os.environ.get("CI", "").lower() in ("1", "true")
+    own_maps = Path("/proc/self/maps").read_text()
+    names = [
+        name
+        for name in names
+        if name in shm_seen
+        or f"{_SHM}/{name}" in own_maps
+        or (is_alone and not name.startswith(MPICH_SHM))
+    ]
     used: set[str] = set()
     for pid in psutil.pids() if names else []:
         if pid == os.getpid():

@@ -1,11 +1,12 @@
 """The tests' own ground: ranks really run, and what they leave is really ended."""
 
 import time
+from pathlib import Path
 
 import psutil
 import pytest
 
-from ranks import run_command, run_ranks, start_command
+from ranks import run_command, run_ranks, shm_seen, start_command
 
 HELLO = """
     import sys
@@ -66,3 +67,21 @@ def test_a_running_job_can_be_interrupted():
         ended = job.wait(5)
     assert ended.exit_code == -2
     assert ended.seconds < 5
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_killed_rank_ends_the_job_and_leaves_no_file(mpi, victim):
+    source = f"""
+        import os, signal, time
+        from mpi4py import MPI
+        MPI.COMM_WORLD.barrier()
+        if MPI.COMM_WORLD.rank == {victim}:
+            time.sleep(0.5)
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(60)
+    """
+    before = set(Path("/dev/shm").iterdir())
+    ended = run_ranks(source, 2, mpi=mpi, timeout=30)
+    assert ended.exit_code != 0
+    assert ended.seconds < 20
+    assert not [path for path in set(Path("/dev/shm").iterdir()) - before if path.name in shm_seen]
