@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.distributed import ReduceOp
 
 from doubletime.errors import UnsupportedError
 
@@ -137,8 +136,10 @@ def reduction(op: Any, dtype: torch.dtype) -> Reduction:
     Raises:
         UnsupportedError: if the operation makes no sense for the dtype.
     """
-    state: Any = op.__getstate__() if isinstance(op, ReduceOp) else (op, None)
-    name = str(getattr(state[0], "name", state[0])).rpartition(".")[2]
+    # a ReduceOp object holds (kind, factor); `ReduceOp.SUM` itself is the kind
+    state: Any = op.__getstate__()
+    kind, factor = state if isinstance(state, tuple) else (op, None)
+    name = str(kind).rpartition(".")[2]
     allowed = _ALLOWED.get(name)
     if allowed is None:
         raise UnsupportedError(
@@ -150,7 +151,7 @@ def reduction(op: Any, dtype: torch.dtype) -> Reduction:
             f"ReduceOp.{name} has no meaning for {dtype}",
             f"use one of {', '.join(able)} for this dtype" if able else "cast the tensor first",
         )
-    return Reduction(name, dtype, state[1] if name == "PREMUL_SUM" else None)
+    return Reduction(name, dtype, factor if name == "PREMUL_SUM" else None)
 
 
 def datatype(mpi: Any, dtype: torch.dtype) -> Any:
