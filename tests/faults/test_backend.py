@@ -96,7 +96,12 @@ def test_torchrun_environment_without_mpi_is_refused():
     env = {key: value for key, value in os.environ.items() if not key.startswith("PMI")}
     env |= {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
     done = subprocess.run(
-        [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", code],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert done.returncode == 1
     assert "no MPI launcher" in done.stderr
@@ -111,7 +116,12 @@ def test_mpiexec_of_another_mpi_is_refused():
         "OMPI_COMM_WORLD_LOCAL_RANK": "1",
     }
     done = subprocess.run(
-        [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", code],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert done.returncode == 1
     assert "Open MPI started rank 1 of 2, but MPICH" in done.stderr

@@ -9,7 +9,9 @@ from __future__ import annotations
 import atexit
 import io
 import os
+import signal
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from contextlib import redirect_stderr
@@ -24,6 +26,7 @@ from doubletime.mpi.job import joined
 Hook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
 
 _INTERRUPTED = 130
+_FORK_ENDS_WITHIN_S = 2.0
 _installed_in: int | None = None
 _plain_hook: Hook | None = None
 
@@ -118,12 +121,33 @@ def _at_end() -> None:
     if job is None or _installed_in != os.getpid():
         return
     sys.stdout.flush()
-    if not job.leave():
-        asked = job.watchdog.deserted
-        # Without MPI_Finalize: the launcher sees a rank that left the job, ends the rest, and
-        # passes on the exit code that this process has by itself.
-        sys.stderr.write(
-            f"doubletime: rank {job.rank} on host {job.host} came to the end of its program while rank "
-            f"{asked.asker if asked else '?'} waits for it in {asked.signature if asked else 'a collective'}\n"
-        )
-        sys.stderr.flush()
+    if job.leave():
+        return
+    asked = job.watchdog.deserted
+    waits = (
+        f"rank {asked.asker} waits for it in {asked.signature}" if asked else "others wait for it"
+    )
+    code = _own_exit_code()
+    if code is not None:
+        text = f"it came to the end of its program (exit code {code}) while {waits}\n"
+        _fail(code or 1, text)
+
+
+def _own_exit_code() -> int | None:
+    """What this process is about to exit with, which Python tells nobody.
+
+    A fork goes on to that end in its place and is asked. Returns None in the fork.
+    """
+    sys.stderr.flush()
+    fork = os.fork()
+    if fork == 0:
+        return None
+    end_s = time.monotonic() + _FORK_ENDS_WITHIN_S
+    while time.monotonic() < end_s:
+        ended, status = os.waitpid(fork, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status) & 0xFF
+        time.sleep(0.005)
+    os.kill(fork, signal.SIGKILL)
+    os.waitpid(fork, 0)
+    return 1

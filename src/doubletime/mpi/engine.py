@@ -185,6 +185,15 @@ class Engine:
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
 
+    def is_idle_within(self, patience_s: float) -> bool:
+        """Whether nothing is under way any more, after `patience_s` seconds at most."""
+        end_s = time.monotonic() + patience_s
+        while self._queue or self._messages:
+            if time.monotonic() > end_s:
+                return False
+            time.sleep(0.001)
+        return True
+
     def _check(self) -> None:
         if self.broken is not None:
             raise CollectiveError(

@@ -35,6 +35,7 @@ _ASK_AFTER_S = 1.0
 _ASK_EVERY_S = 2.0
 _DESERTED_FOR_S = 1.5
 _SIGNATURE_NBYTES = 512
+_LAST_WORK_S = 2.0
 
 Body = Callable[..., Operation]
 
@@ -64,6 +65,7 @@ class Group:
         self.callbacks = Callbacks(name)
         self._callbacks_lane: Group | None = None
         self._history = job.watchdog.history(name)
+        job.at_leaving[name] = self._end_threads
         self._together: list[Work] | None = None
         # What monitored barriers need to remember: how many there were, and sends nobody may take.
         self.barriers = 0
@@ -161,6 +163,7 @@ class Group:
 
     def close(self, error: Exception | None = None) -> None:
         """Let what is under way end (or fail with `error`), then give everything back."""
+        self.job.at_leaving.pop(self.name, None)
         self.engine.stop(error)
         self.callbacks.stop(patience_s=1.0)
         if self._callbacks_lane is not None:
@@ -172,6 +175,15 @@ class Group:
         if self.memory is not None:
             self.memory.close()
             self.memory = None
+
+    def _end_threads(self) -> None:
+        """The program has ended on all ranks: what nobody waited for has a moment left to end by itself."""
+        if not self.engine.is_idle_within(_LAST_WORK_S):
+            self.engine.stop(
+                CollectiveError(f"the program ended before the work of group {self.name!r}")
+            )
+        self.engine.stop()
+        self.callbacks.stop(patience_s=1.0)
 
     # -- shared memory or MPI ---------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ import os
 import threading
 import time
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from doubletime import environment
@@ -31,6 +31,7 @@ class Job:
         rank, world_size: of this process in it.
         host: the name of this host.
         is_crowded: whether the ranks of this host outnumber the cores they may run on.
+        at_leaving: what ends each group's threads, by the group's name.
         watchdog: asks and answers where ranks are.
     """
 
@@ -52,6 +53,7 @@ class Job:
         ]
         self.ranks_on_host = len(here)
         cores_of_host = min(len(set().union(*here)), environment.allowed_cores())
+        self.at_leaving: dict[str, Callable[[], None]] = {}
         self.is_crowded = self.ranks_on_host > cores_of_host
 
     @property
@@ -117,6 +119,9 @@ class Job:
             if self.watchdog.deserted is not None:
                 return False
             time.sleep(0.0002 if time.monotonic() - began_s < 0.05 else 0.01)
+        # A thread left running would abort the interpreter as it ends.
+        for end_group in list(self.at_leaving.values()):
+            end_group()
         self.watchdog.stop()
         library.finalize()
         return True
