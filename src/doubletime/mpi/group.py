@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from doubletime.errors import CollectiveError
+from doubletime.errors import CollectiveError, UnsupportedError
 from doubletime.mpi import library, staging
 from doubletime.mpi.callbacks import Callbacks, depth
 from doubletime.mpi.calls import Call, place_of
@@ -99,6 +99,12 @@ class Group:
             result: what the future holds; the outputs unless given.
             inputs: what it reads, for the profiler; all tensors unless given.
         """
+        for tensor in tensors:
+            if tensor.layout is not torch.strided:
+                raise UnsupportedError(
+                    f"{name} takes no sparse tensors over mpi (only all_reduce does); it got {tensor.layout}",
+                    "make it dense: tensor.to_dense()",
+                )
         place = place_of(sys._getframe(2))
         call = Call(self._history.entered + 1, name, what, same, place)
         self._history.enter(call)

@@ -51,7 +51,7 @@ def receive(group: Group, tensor: torch.Tensor, source: int | None, tag: int) ->
             request = group.message_comm.Irecv(_moved(group, part), peer, tag)
             yield partial(request.Test, status)
             peer = status.Get_source()  # the rest comes from where the first piece came from
-        work.source = group.ranks[peer]
+        work.source = peer  # in the group: torch makes it a world rank itself
 
     origin = "any rank" if source is None else f"rank {source}"
     what = describe([tensor], f"from {origin}, tag {tag}")

@@ -123,7 +123,7 @@ class Work(_WorkBase):  # type: ignore[misc]
         self.wait()
 
     def source_rank(self) -> int:
-        """The rank that a message from any source came from."""
+        """The rank in the group that a message from any source came from."""
         return self.source
 
     _source_rank = source_rank
