@@ -1,6 +1,7 @@
 """What goes wrong under a bare mpiexec with the mpi backend, and what people then see."""
 
 import os
+import re
 import subprocess
 import sys
 
@@ -34,7 +35,9 @@ def program(body, timeout=60):
 def test_one_rank_ends_while_others_wait(mpi, end, code):
     body = f"if rank == 1:\n    time.sleep(0.5)\n    {end}\n{WAIT}"
     ranks = run_ranks(program(body), 2, mpi=mpi, timeout=60)
-    assert ranks.exit_code == code or (mpi == "intel" and ranks.exit_code != 0)
+    # Intel's bare mpiexec reports 255 for a rank that vanishes without a word, whatever it exits with.
+    vanished = end.startswith("os._exit") and mpi == "intel"
+    assert ranks.exit_code == (255 if vanished else code)
     assert ranks.stderr.count("the reason\n") == (1 if "reason" in end else 0)
     if "reason" in end or end == "sys.exit(3)":
         assert "doubletime: rank 1 on host" in ranks.stderr + ranks.stdout
@@ -54,14 +57,16 @@ def test_collective_not_all_enter_names_who_is_missing_and_where():
     assert "timed out after 2 s" in said
     assert "rank 1 on host" in said
     assert "is missing" in said
-    assert "program.py:8 in <module>" in said or "py:8" in said
+    assert re.search(r"is now at \S+\.py:\d+ in <module>", said), said
 
 
 def test_early_return_of_a_rank_is_named():
     body = f"if rank == 0:\n    {WAIT}"
     ranks = run_ranks(program(body), 2, timeout=60)
-    assert ranks.exit_code != 0
-    assert "come to the end of its program" in ranks.stderr or "came to the end" in ranks.stderr
+    assert ranks.exit_code == 1
+    assert (
+        "it came to the end of its program (exit code 0) while rank 0 waits for it" in ranks.stderr
+    )
 
 
 @pytest.mark.parametrize(
