@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import TextIO
@@ -17,6 +18,24 @@ import torch
 import torch.distributed as dist
 
 TIMEOUT = timedelta(seconds=40)
+Check = Callable[[int, int], int | None]
+
+
+def main(checks_of: Callable[[int], Mapping[str, Check]]) -> None:
+    """Run the checks of this many ranks: mpiexec -n N python JOB FOLDER [BACKEND [WORD ...]].
+
+    Each rank leaves its record in the folder. With words, only those whose names contain one of them.
+    """
+    folder, backend, *words = [*sys.argv[1:], "mpi"] if len(sys.argv) == 2 else sys.argv[1:]
+    join(backend)
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    record = Record(Path(folder), rank)
+    for name, check in checks_of(world_size).items():
+        if not words or any(word in name for word in words):
+            record.run(name, lambda check=check: check(rank, world_size))
+    record.close()
+    if dist.is_initialized():  # not so where a check that ends it has failed half-way
+        dist.destroy_process_group()
 
 
 def join(backend: str) -> None:

@@ -5,11 +5,16 @@ from __future__ import annotations
 import functools
 import json
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from ranks import ROOT, run_ranks
+
+TIMEOUT_S = 150
 
 
 @dataclass(frozen=True)
@@ -43,7 +48,7 @@ class Report:
 
 
 @functools.cache
-def report(script: str, mpi: str, ranks: int, timeout: float) -> Report:
+def report(script: str, mpi: str, ranks: int) -> Report:
     """Run a job, a path below tests/; the second caller gets the first one's report."""
     with tempfile.TemporaryDirectory(prefix="checks-") as name:
         folder = Path(name)
@@ -53,7 +58,7 @@ def report(script: str, mpi: str, ranks: int, timeout: float) -> Report:
                 ROOT / "tests" / script,
                 ranks,
                 mpi=mpi,
-                timeout=timeout,
+                timeout=TIMEOUT_S,
                 env={"PYTHONPATH": str(ROOT / "tests")},
                 args=[name],
             )
@@ -62,6 +67,20 @@ def report(script: str, mpi: str, ranks: int, timeout: float) -> Report:
         except AssertionError as error:
             ended = str(error)
         return Report([_read(folder / f"rank-{rank}.jsonl") for rank in range(ranks)], ended)
+
+
+def expect_passed(script: str, mpi: str, ranks: int, names: Sequence[str]) -> None:
+    """Fail the running test with what went wrong in these checks of a job."""
+    found = report(script, mpi, ranks)
+    faults = [fault for name in names if (fault := found.fault(name))]
+    if faults:
+        pytest.fail(f"{len(faults)} of {len(names)}\n" + "\n".join(faults[:5]), pytrace=False)
+
+
+def expect_ended_well(script: str, mpi: str, ranks: int) -> None:
+    """Fail the running test if a job did not end by itself with exit code 0."""
+    if ended := report(script, mpi, ranks).ended:
+        pytest.fail(ended, pytrace=False)
 
 
 def _read(path: Path) -> dict[str, dict[str, Any]]:

@@ -1,17 +1,11 @@
-"""Runs the whole table in one job: mpiexec -n N python table_job.py FOLDER [BACKEND [WORD ...]].
-
-With words, only the cases whose names contain one of them.
-"""
+"""Runs the whole table in one job; see `checks.job.main` for its arguments."""
 
 from __future__ import annotations
 
-import sys
+import functools
 import zlib
-from pathlib import Path
 
-import torch.distributed as dist
-
-from checks.job import Record, join
+from checks.job import Check, main
 from contract.collectives import CALLS, Setting
 from contract.table import Case, cases
 from contract.values import difference, stains, wide
@@ -52,18 +46,10 @@ def refuse(setting: Setting) -> None:
     assert kind in text, f"does not name {case.dtype}: {text}"
 
 
-def main(folder: Path, backend: str = "mpi", *words: str) -> None:
-    """Run the table and leave this rank's record in the folder."""
-    join(backend)
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    record = Record(folder, rank)
-    for case in cases(world_size):
-        if not words or any(word in case.name for word in words):
-            record.run(case.name, lambda case=case: check(case, rank, world_size))
-    record.close()
-    dist.barrier()
-    dist.destroy_process_group()
+def checks(world_size: int) -> dict[str, Check]:
+    """All cases for this many ranks."""
+    return {case.name: functools.partial(check, case) for case in cases(world_size)}
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), *sys.argv[2:])
+    main(checks)

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from checks.report import report
+from checks.report import TIMEOUT_S, expect_ended_well, expect_passed
 from contract.jobs import JOBS
 from contract.scenarios import SCENARIOS
 
-SCRIPT, TIMEOUT_S = "contract/scenario_job.py", 150
+SCRIPT = "contract/scenario_job.py"
 pytestmark = pytest.mark.timeout(TIMEOUT_S + 30)
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
 @pytest.mark.parametrize(("mpi", "ranks"), JOBS)
 def test_scenario(mpi: str, ranks: int, name: str) -> None:
-    fault = report(SCRIPT, mpi, ranks, TIMEOUT_S).fault(name)
-    if fault:
-        pytest.fail(fault, pytrace=False)
+    expect_passed(SCRIPT, mpi, ranks, [name])
 
 
 @pytest.mark.parametrize(("mpi", "ranks"), JOBS)
 def test_the_job_ends_well(mpi: str, ranks: int) -> None:
-    found = report(SCRIPT, mpi, ranks, TIMEOUT_S)
-    assert not found.ended, found.ended
+    expect_ended_well(SCRIPT, mpi, ranks)

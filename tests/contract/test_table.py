@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from checks.report import report
+from checks.report import TIMEOUT_S, expect_ended_well, expect_passed
 from contract.jobs import JOBS
 from contract.table import DTYPES, MOVEMENTS, REDUCTIONS, cases
 
-SCRIPT, TIMEOUT_S = "contract/table_job.py", 150
+SCRIPT = "contract/table_job.py"
 pytestmark = pytest.mark.timeout(TIMEOUT_S + 30)
 
 
@@ -33,13 +33,9 @@ def _lines() -> Iterator[object]:
 
 @pytest.mark.parametrize(("mpi", "ranks", "collective", "dtype"), list(_lines()))
 def test_matches_one_process(mpi: str, ranks: int, collective: str, dtype: str) -> None:
-    found = report(SCRIPT, mpi, ranks, TIMEOUT_S)
-    faults = [fault for name in _names(ranks)[collective, dtype] if (fault := found.fault(name))]
-    if faults:
-        pytest.fail(f"{len(faults)} cases\n" + "\n".join(faults[:5]), pytrace=False)
+    expect_passed(SCRIPT, mpi, ranks, _names(ranks)[collective, dtype])
 
 
 @pytest.mark.parametrize(("mpi", "ranks"), JOBS)
 def test_the_job_ends_well(mpi: str, ranks: int) -> None:
-    found = report(SCRIPT, mpi, ranks, TIMEOUT_S)
-    assert not found.ended, found.ended
+    expect_ended_well(SCRIPT, mpi, ranks)

@@ -117,10 +117,10 @@ def test_the_public_address_fills_the_cache_and_a_damaged_cache_is_replaced(addr
 @pytest.mark.usefixtures("_no_source")
 def test_processes_that_fetch_at_once_share_one_cache(address, tmp_path):
     program = (
-        "import sys; from doubletime.training import fashion_mnist as f; "
-        "f._ADDRESS = sys.argv[1]; print(f.fetch())"
+        "import sys, pathlib; from doubletime.training import fashion_mnist as f; "
+        "f._ADDRESS, f._DEBIAN_FOLDER = sys.argv[1], pathlib.Path(sys.argv[2]); print(f.fetch())"
     )
-    command = [sys.executable, "-c", program, address]
+    command = [sys.executable, "-c", program, address, str(tmp_path / "absent")]
     started = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     said = [process.communicate(timeout=90)[0].strip() for process in started]
     assert said == [str(fashion_mnist.cache_folder())] * 2
