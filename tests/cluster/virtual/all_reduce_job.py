@@ -1,0 +1,37 @@
+"""Four ranks, two on each of two hosts: sums of small and large tensors, over all and within a host."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("mpi")
+rank, world_size = dist.get_rank(), dist.get_world_size()
+host = os.uname().nodename
+
+
+def check(nbytes: int, group: dist.ProcessGroup | None, ranks: list[int]) -> None:
+    """All-reduce float32 tensors whose elements all differ, twice, and compare each element."""
+    count = nbytes // 4
+    pattern = torch.arange(count, dtype=torch.float32) % 1000
+    for again in range(2):
+        tensor = pattern * (rank + 1) + again
+        dist.all_reduce(tensor, group=group)
+        factor = sum(each + 1 for each in ranks)
+        assert torch.equal(tensor, pattern * factor + again * len(ranks)), (rank, nbytes, ranks)
+
+
+everyone = list(range(world_size))
+names: list[str] = [""] * world_size
+dist.all_gather_object(names, host)
+mine = [each for each in everyone if names[each] == host]
+assert len(set(names)) == 2, names
+within, _ = dist.new_subgroups_by_enumeration([[0, 1], [2, 3]])
+for nbytes in (4, 64 << 10, 16 << 20):
+    check(nbytes, None, everyone)
+    check(nbytes, within, mine)
+dist.barrier()
+print(f"{rank} on {host}", flush=True)
+dist.destroy_process_group()
