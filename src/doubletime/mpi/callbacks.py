@@ -18,13 +18,19 @@ from typing import Any
 import torch
 
 _log = logging.getLogger(__name__)
-_thread = threading.local()
+
+
+class _Thread(threading.local):
+    depth = 0
+
+
+_thread = _Thread()
 _Base: Any = torch.futures.Future
 
 
 def depth() -> int:
     """How deep in callbacks this thread is: 0 in the program, 1 in a callback of its operations, …."""
-    return getattr(_thread, "depth", 0)
+    return _thread.depth
 
 
 class Callbacks:

@@ -23,12 +23,15 @@ _LIBRARIES = (
 )
 
 
+_TORCH_CALLS = torch.distributed.distributed_c10d.__file__
+
+
 @dataclass(slots=True)
 class Call:
     """One call, the same on every rank of a correct program but for `where`.
 
     Attributes:
-        number: its place in the group's sequence of collectives, from 1; 0 for point to point.
+        number: its position in the group's sequence of collectives, from 1; 0 for point to point.
         name: `all_reduce`, `send`, ….
         what: types, shapes, operation, root: `float32[4, 3], SUM`.
         same: the part of it that must be the same on all ranks.
@@ -90,8 +93,10 @@ class Description:
 
     __slots__ = ("_details", "_kinds")
 
-    def __init__(self, tensors: Sequence[torch.Tensor], *details: str) -> None:
-        self._kinds = [(tensor.dtype, tensor.shape) for tensor in tensors]
+    def __init__(
+        self, kinds: Sequence[tuple[torch.dtype, torch.Size]], details: tuple[str, ...]
+    ) -> None:
+        self._kinds = kinds
         self._details = details
 
     def __str__(self) -> str:
@@ -103,7 +108,7 @@ class Description:
 
 def describe(tensors: Sequence[torch.Tensor], *details: str) -> Description:
     """What a call works on."""
-    return Description(tensors, *details)
+    return Description([(tensor.dtype, tensor.shape) for tensor in tensors], details)
 
 
 def caller() -> str:
@@ -115,6 +120,22 @@ def worded(place: tuple[str, int, str]) -> str:
     """A place in words."""
     filename, line, function = place
     return f"{filename}:{line} in {function}"
+
+
+def called_from(depth: int) -> tuple[str, int, str]:
+    """The place of the user's code that called; `depth` frames up is the backend's caller.
+
+    Nearly all calls come through a function of torch.distributed and the wrapper that logs its errors:
+    then the frames in between need not be looked at one by one.
+    """
+    frame = sys._getframe(depth + 1)
+    code = frame.f_code
+    if code.co_filename == _TORCH_CALLS:
+        beyond = sys._getframe(depth + 3)
+        code = beyond.f_code
+        if not _is_library(code.co_filename):
+            return code.co_filename, beyond.f_lineno, code.co_name
+    return place_of(frame)
 
 
 def place_of(frame: FrameType | None) -> tuple[str, int, str]:

@@ -138,18 +138,37 @@ class Engine:
         Raises:
             Exception: the error of an earlier operation that left the group unusable.
         """
-        self._check()
-        if may_run_here and not self._queue and self._running.acquire(blocking=False):
+        if may_run_here and self.take():
             try:
-                job.run(self._inline_spin_s)
+                self.run(job)
             finally:
-                self._running.release()
-            self._note(job)
+                self.give_back()
             return
+        self._check()
         with self._wake:
             self._queue.append(job)
             self._start_thread()
             self._wake.notify()
+
+    def take(self) -> bool:
+        """Whether this thread may carry out a collective itself, nothing being before it; then `give_back`.
+
+        Raises:
+            Exception: the error of an earlier operation that left the group unusable.
+        """
+        self._check()
+        return not self._queue and self._running.acquire(blocking=False)
+
+    def run(self, job: Job) -> None:
+        """Carry an operation out in this thread."""
+        try:
+            job.run(self._inline_spin_s)
+        finally:
+            self._note(job)
+
+    def give_back(self) -> None:
+        """Let other threads carry out collectives again."""
+        self._running.release()
 
     def look_after(self, job: Job, may_finish_here: bool) -> None:
         """A message: post it now, in this thread, and see it through beside the collectives."""
@@ -171,8 +190,7 @@ class Engine:
             if job not in self._messages:
                 return False
             self._messages.remove(job)
-        job.run(self._inline_spin_s)
-        self._note(job)
+        self.run(job)
         return True
 
     def stop(self, error: Exception | None = None) -> None:

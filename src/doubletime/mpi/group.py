@@ -6,7 +6,6 @@ shared memory or MPI, carry it out, and turn a wait that lasts too long into an 
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
@@ -17,7 +16,7 @@ import torch.distributed as dist
 from doubletime.errors import CollectiveError, UnsupportedError
 from doubletime.mpi import library, staging
 from doubletime.mpi.callbacks import Callbacks, depth
-from doubletime.mpi.calls import Call, place_of
+from doubletime.mpi.calls import Call, called_from
 from doubletime.mpi.engine import Engine
 from doubletime.mpi.engine import Job as EngineJob
 from doubletime.mpi.flat import flattened, written_back
@@ -66,6 +65,7 @@ class Group:
         self._callbacks_lane: Group | None = None
         self._history = job.watchdog.history(name)
         job.at_leaving[name] = self._end_threads
+        self._is_debugged = dist.get_debug_level() == dist.DebugLevel.DETAIL
         self._together: list[Work] | None = None
         # What monitored barriers need to remember: how many there were, and sends nobody may take.
         self.barriers = 0
@@ -105,9 +105,7 @@ class Group:
                     f"{name} takes no sparse tensors over mpi (only all_reduce does); it got {tensor.layout}",
                     "make it dense: tensor.to_dense()",
                 )
-        place = place_of(sys._getframe(2))
-        call = Call(self._history.entered + 1, name, what, same, place)
-        self._history.enter(call)
+        call = self.enter(name, what, same)
         plan = staging.plan(tensors, outputs, library.is_cuda_aware)
         if plan is not None:
             plan.begin()
@@ -116,7 +114,7 @@ class Group:
         operation = self._operation(call, tensors, outputs, body, plan)
         # The profiler takes an operation for asynchronous if it ends on another thread than it began.
         profiled = _begin_event(name, tensors if inputs is None else inputs, self.world_size)
-        job = self._job(call, operation, work, opts, self._others(), profiled)
+        job = self.job_of(call, operation, work, opts, profiled)
         self.engine.run_or_queue(job, not opts.asyncOp and profiled is None)
         if self._together is not None:
             self._together.append(work)
@@ -127,7 +125,7 @@ class Group:
         *, what: object, peers: Sequence[int], is_output: bool,
     ) -> Work:  # fmt: skip
         """Start a point-to-point message; `post` makes its operation from the flat host tensor."""
-        call = Call(0, name, what, what, place_of(sys._getframe(2)))
+        call = Call(0, name, what, what, called_from(depth=3))
         outputs = [0] if is_output else []
         plan = staging.plan([tensor], outputs, library.is_cuda_aware)
         if plan is not None:
@@ -135,7 +133,7 @@ class Group:
         work = Work([tensor], self.callbacks, plan.settle if plan is not None else None)
         operation = _carried([tensor], outputs, lambda flat: post(flat, work), plan)
         profiled = _begin_event(name, [tensor], self.world_size)
-        job = self._job(call, operation, work, None, peers, profiled)
+        job = self.job_of(call, operation, work, None, profiled, peers)
         if profiled is None:
             work.belongs_to(self.engine, job)
         self.engine.look_after(job, may_finish_here=profiled is None)
@@ -239,7 +237,7 @@ class Group:
         body: Body,
         plan: Any,
     ) -> Operation:
-        if dist.get_debug_level() == dist.DebugLevel.DETAIL:
+        if self._is_debugged:
             yield from self._agree(call)
         yield from _carried(tensors, outputs, body, plan)
 
@@ -260,26 +258,40 @@ class Group:
                 "let all ranks of the group make the same calls in the same order",
             )
 
-    def _others(self) -> list[int]:
-        return [rank for rank in self.ranks if rank != self.job.rank]
+    def enter(self, name: str, what: object, same: object) -> Call:
+        """Note that this rank begins its next collective; see `Call` for the arguments."""
+        call = Call(self._history.entered + 1, name, what, same, called_from(depth=3))
+        self._history.enter(call)
+        return call
 
-    def _job(
+    def leave(self, call: Call) -> None:
+        """Note that a call is over."""
+        if call.number:
+            self._history.finished = call.number
+
+    def is_watched(self) -> bool:
+        """Whether somebody wants to hear more of each call: a profiler, debug mode, a bundle."""
+        return self._is_debugged or self._together is not None or torch.autograd._profiler_enabled()
+
+    def job_of(
         self,
         call: Call,
         operation: Operation,
         work: Work,
         opts: Any,
-        peers: Sequence[int],
-        event: Any,
+        event: Any = None,
+        peers: Sequence[int] | None = None,
     ) -> EngineJob:
+        """The call as a job of the engine, with its timeout; `peers` are all other ranks unless given."""
+        if peers is None:
+            peers = [rank for rank in self.ranks if rank != self.job.rank]
         timeout_s = self.timeout_s
         if opts is not None and opts.timeout.total_seconds() > 0:
             timeout_s = opts.timeout.total_seconds()
         wait = _Wait(self, call, peers, timeout_s)
 
         def on_done(error: Exception | None) -> None:
-            if call.number:
-                self._history.finished = call.number
+            self.leave(call)
             if event is not None:
                 event.__exit__(None, None, None)
             work.done(error)

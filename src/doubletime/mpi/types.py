@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 
 from doubletime.errors import UnsupportedError
 
@@ -86,6 +88,11 @@ class Reduction:
     dtype: torch.dtype
     factor: float | torch.Tensor | None = None
 
+    @functools.cached_property
+    def is_plain(self) -> bool:
+        """Whether MPI can reduce the elements as they are."""
+        return self.has_mpi_type and self.factor is None
+
     @property
     def has_mpi_type(self) -> bool:
         """Whether MPI can reduce the dtype itself; it has no 16-bit floats."""
@@ -126,6 +133,10 @@ class Reduction:
         _TORCH_KERNEL[name](into, other)
 
 
+_SUM = dist.ReduceOp.SUM
+_SUMS = {dtype: Reduction("SUM", dtype) for dtype in _ALLOWED["SUM"]}
+
+
 def reduction(op: Any, dtype: torch.dtype) -> Reduction:
     """The Reduction that a c10d operation means for a dtype.
 
@@ -136,9 +147,18 @@ def reduction(op: Any, dtype: torch.dtype) -> Reduction:
     Raises:
         UnsupportedError: if the operation makes no sense for the dtype.
     """
+    if op == _SUM and (found := _SUMS.get(dtype)) is not None:
+        return found  # nearly all there are, and one comparison is quicker than any key
+    found = _without_factor(op, dtype)
+    # Operations that differ only in their factor are equal.
+    return found if found.name != "PREMUL_SUM" else replace(found, factor=op.__getstate__()[1])
+
+
+@functools.lru_cache(maxsize=1024)
+def _without_factor(op: Any, dtype: torch.dtype) -> Reduction:
     # a ReduceOp object holds (kind, factor); `ReduceOp.SUM` itself is the kind
     state: Any = op.__getstate__()
-    kind, factor = state if isinstance(state, tuple) else (op, None)
+    kind = state[0] if isinstance(state, tuple) else op
     name = str(kind).rpartition(".")[2]
     allowed = _ALLOWED.get(name)
     if allowed is None:
@@ -151,7 +171,7 @@ def reduction(op: Any, dtype: torch.dtype) -> Reduction:
             f"ReduceOp.{name} has no meaning for {dtype}",
             f"use one of {', '.join(able)} for this dtype" if able else "cast the tensor first",
         )
-    return Reduction(name, dtype, factor if name == "PREMUL_SUM" else None)
+    return Reduction(name, dtype)
 
 
 def datatype(mpi: Any, dtype: torch.dtype) -> Any:

@@ -26,6 +26,17 @@ class Work(_WorkBase):  # type: ignore[misc]
             tensors with the current stream.
     """
 
+    # What most works never set costs nothing to make here.
+    _is_done = False
+    _done: threading.Event | None = None
+    _error: Exception | None = None
+    _future: Future | None = None
+    _engine: Engine | None = None
+    _job: Job | None = None
+    source = -1
+    # One lock for all: it is held for a few instructions.
+    _lock = threading.Lock()
+
     def __init__(
         self,
         result: Sequence[torch.Tensor],
@@ -36,14 +47,6 @@ class Work(_WorkBase):  # type: ignore[misc]
         self._result = list(result)
         self._callbacks = callbacks
         self._settle = settle
-        self._is_done = False
-        self._done: threading.Event | None = None
-        self._lock = threading.Lock()
-        self._error: Exception | None = None
-        self._future: Future | None = None
-        self._engine: Engine | None = None
-        self._job: Job | None = None
-        self.source = -1
 
     def belongs_to(self, engine: Engine, job: Job) -> None:
         """A message: a waiting thread may take it back from the engine."""
