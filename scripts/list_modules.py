@@ -12,7 +12,7 @@ PACKAGE = ROOT / "src" / "doubletime"
 PAGE = ROOT / "docs" / "structure.md"
 BEGIN, END = "<!-- modules -->\n", "<!-- end -->\n"
 # From the top: each imports only what stands below it.
-FLOORS = ("cli", "reporting", "planning", "training", "cluster", "mpi")
+FLOORS = ("cli", "reporting", "planning", "training", "cluster", "collectives", "mpi")
 
 
 def purpose(module: Path) -> str:

@@ -5,6 +5,7 @@
   - LauncherMismatchError  what the launcher said and what MPI found disagree: two MPIs, no launcher
   - MPIError           no MPI library, or one that cannot do what is asked
   - CollectiveError    a collective that not all ranks entered alike, or that a peer left
+  - ScheduleError      an algorithm asked for what it does not define, or whose schedule is wrong
   - UnsupportedError   a type, operation or argument that a backend cannot carry out
   - LaunchError        a command that cannot be started as asked
   - TaskError          a task file that does not describe a task
@@ -47,6 +48,10 @@ class MPIError(DoubletimeError):
 
 class CollectiveError(DoubletimeError):
     """A collective that not all ranks entered alike, or that a peer left."""
+
+
+class ScheduleError(DoubletimeError):
+    """An algorithm that is asked for what it does not define, or a schedule that is wrong."""
 
 
 class UnsupportedError(DoubletimeError, TypeError):
