@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
@@ -280,6 +281,14 @@ class VirtualCluster:
         """What runs on a host and is not the host's own: ranks, proxies of mpiexec, logins."""
         found = self.host(host)
         return [each for each in found.machine.processes() if each.pid not in found.own_pids]
+
+    def adopt(self) -> None:
+        """Count all that runs on the hosts now, such as a batch system's daemons, as the hosts' own."""
+        hosts = (
+            replace(host, own_pids=tuple(each.pid for each in host.machine.processes()))
+            for host in self.state.hosts
+        )
+        self._keep(State(self.state.switch, tuple(hosts)))
 
     def settle(self) -> list[str]:
         """Wait until no host runs anything of a job; kill what does not end by itself.

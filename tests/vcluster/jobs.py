@@ -59,6 +59,15 @@ def command(
     return ["mpiexec", "-launcher", "ssh", "-launcher-exec", str(ssh), "-bind-to", "none", *hydra]
 
 
+def script(cluster: VirtualCluster, program: Path | str) -> Path:
+    """The path of a script that all hosts see; a source text is written to the cluster's folder."""
+    if isinstance(program, Path):
+        return program.resolve()
+    path = cluster.folder / "program.py"
+    path.write_text(textwrap.dedent(program))
+    return path
+
+
 @contextmanager
 def start_mpiexec(
     cluster: VirtualCluster,
@@ -87,15 +96,10 @@ def start_mpiexec(
     on = list(hosts or cluster.hosts[:count])
     if len(on) != count or not set(on) <= set(cluster.hosts):
         raise ValueError(f"{ranks} ranks, {ranks_per_host} per host, need {count} hosts, not {on}")
-    if isinstance(program, str):
-        script = cluster.folder / "program.py"
-        script.write_text(textwrap.dedent(program))
-    else:
-        script = program.resolve()
     env = dict(env or {})
     words = command(
         mpi,
-        [str(venv(mpi) / "bin" / "python"), str(script), *args],
+        [str(venv(mpi) / "bin" / "python"), str(script(cluster, program)), *args],
         ssh=cluster.ssh,
         hosts=on,
         ranks=ranks,

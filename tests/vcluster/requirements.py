@@ -16,6 +16,10 @@ _PROGRAMS = {
     "cc": "gcc libc6-dev",
     "nsenter": "util-linux",
 }
+_FOR_SLURM = {
+    "slurmctld": "slurm-wlm",
+    "munged": "munge",
+}
 # Where programs for root lie; not in every user's PATH.
 _PATH = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
 
@@ -28,13 +32,14 @@ def program(name: str) -> str:
     """
     found = shutil.which(name, path=_PATH)
     if found is None:
-        raise FileNotFoundError(f"no {name}: apt-get install {_PROGRAMS[name]}")
+        raise FileNotFoundError(f"no {name}: apt-get install {(_PROGRAMS | _FOR_SLURM)[name]}")
     return found
 
 
-def missing_packages() -> list[str]:
-    """The Debian packages that are still to be installed."""
-    missing = {_PROGRAMS[name] for name in _PROGRAMS if shutil.which(name, path=_PATH) is None}
+def missing_packages(*, slurm: bool = False) -> list[str]:
+    """The Debian packages that are still to be installed, those for Slurm too if asked."""
+    programs = _PROGRAMS | (_FOR_SLURM if slurm else {})
+    missing = {programs[name] for name in programs if shutil.which(name, path=_PATH) is None}
     return sorted(word for package in missing for word in package.split())
 
 

@@ -11,12 +11,12 @@ from vcluster import requirements
 from vcluster.cluster import VirtualCluster
 
 
-def _require_virtual_clusters() -> None:
-    """Skip where this machine can have none; fail in CI where only programs are missing."""
+def _require(*, slurm: bool = False) -> None:
+    """Skip where this machine can have no virtual cluster; fail in CI where only programs are missing."""
     refusal = requirements.refusal()
     if refusal:
         pytest.skip(refusal)
-    missing = requirements.missing_packages()
+    missing = requirements.missing_packages(slurm=slurm)
     if missing:
         reason = f"a virtual cluster needs: apt-get install {' '.join(missing)}"
         if os.environ.get("CI", "").lower() in ("1", "true"):
@@ -25,9 +25,15 @@ def _require_virtual_clusters() -> None:
 
 
 @pytest.fixture(scope="session")
+def require_slurm() -> None:
+    """Skip or fail where Slurm is not installed."""
+    _require(slurm=True)
+
+
+@pytest.fixture(scope="session")
 def running_cluster() -> Iterator[VirtualCluster]:
     """Four hosts, for the whole session."""
-    _require_virtual_clusters()
+    _require()
     with VirtualCluster(hosts=4) as cluster:
         yield cluster
 
@@ -45,6 +51,6 @@ def cluster(running_cluster: VirtualCluster) -> Iterator[VirtualCluster]:
 @pytest.fixture
 def own_cluster() -> Iterator[VirtualCluster]:
     """Two hosts for one test, which may break them for good."""
-    _require_virtual_clusters()
+    _require()
     with VirtualCluster(hosts=2) as cluster:
         yield cluster
