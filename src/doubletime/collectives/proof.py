@@ -94,7 +94,8 @@ class _Run:
             raise self._wrong(rank, each.number, f"comes after round {last}")
         if not each.sends and not each.receives:
             raise self._wrong(rank, each.number, "is empty")
-        for message in (*each.sends, *each.receives):
+        every: tuple[Send | Receive, ...] = (*each.sends, *each.receives)
+        for message in every:
             if not 0 <= message.peer < self._schedule.problem.ranks or message.peer == rank:
                 raise self._wrong(rank, each.number, f"names rank {message.peer} as its partner")
             if not self._is_well_formed(message.chunks):
@@ -102,8 +103,9 @@ class _Run:
         for index, receive in enumerate(each.receives):
             if receive.combine is not Combine.COPY:
                 continue
-            others = (*each.sends, *each.receives[:index], *each.receives[index + 1 :])
-            for other in others:
+            for at, other in enumerate(every):
+                if at == len(each.sends) + index:
+                    continue
                 chunk = overlap(receive.chunks, other.chunks)
                 if chunk is not None:
                     deed = "sends" if isinstance(other, Send) else "receives otherwise"
