@@ -34,6 +34,7 @@ hostname "$1"
 mount -t proc proc /proc
 mount -t tmpfs -o mode=1777 shm /dev/shm
 mount --bind "$2" /etc/hosts
+if [ -e "$4" ]; then mount --bind "$3" "$4"; fi
 echo ready
 exec >/dev/null
 sleep infinity & wait $!
@@ -177,9 +178,17 @@ class VirtualCluster:
     def _start_host(self, switch: Machine, name: str) -> Machine:
         own = self.folder / name
         own.mkdir()
+        # A login reads this file instead of the user's: that one may be slow, talk, or be hurt when
+        # a job is killed in the middle of it. A test may write something to it.
+        (own / "bashrc").touch()
         machine, parent = namespaces.start(
             _HOST,
-            [name, str(self.folder / "hosts")],
+            [
+                name,
+                str(self.folder / "hosts"),
+                str(own / "bashrc"),
+                str(Path("~/.bashrc").expanduser()),
+            ],
             ["net", "mount", "uts", "ipc"],
             own / "init.log",
             within=switch,

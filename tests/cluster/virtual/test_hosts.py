@@ -49,6 +49,16 @@ def test_hosts_are_apart(cluster: VirtualCluster) -> None:
     assert len(namespaces) == 5 * len(cluster.hosts)
 
 
+def test_a_login_reads_nothing_of_the_user(cluster: VirtualCluster) -> None:
+    if not Path("~/.bashrc").expanduser().exists():
+        pytest.skip("this user has no ~/.bashrc to stand aside")
+    (cluster.folder / "node2" / "bashrc").write_text("echo noise")
+    command = [str(cluster.ssh), "node2", "cat ~/.bashrc"]
+    assert cluster.exec("node1", command).stdout == "noise\necho noise"
+    (cluster.folder / "node2" / "bashrc").write_text("")
+    assert cluster.exec("node1", command).stdout == ""
+
+
 def test_orphans_leave_no_zombies(cluster: VirtualCluster) -> None:
     cluster.exec("node1", ["sh", "-c", "for i in 1 2 3; do (sleep 0.1 &) ; done"])
     time.sleep(0.3)
