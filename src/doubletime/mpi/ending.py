@@ -26,7 +26,9 @@ from doubletime.mpi.job import joined
 Hook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
 
 _INTERRUPTED = 130
-_FORK_ENDS_WITHIN_S = 2.0
+_FORK_ENDS_WITHIN_S = 4.0
+# Some launchers stop reading a rank's stderr as soon as it asks for the abort.
+_LAST_WORDS_S = 0.1
 _installed_in: int | None = None
 _plain_hook: Hook | None = None
 
@@ -111,6 +113,7 @@ def _fail(exit_code: int, text: str) -> NoReturn:
         # one write, so that the lines of several ranks do not mix
         sys.stderr.write(record.show())
         sys.stderr.flush()
+        time.sleep(_LAST_WORDS_S)
     library.abort(exit_code)
     raise AssertionError("MPI_Abort returned")
 

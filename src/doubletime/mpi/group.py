@@ -32,7 +32,7 @@ from doubletime.mpi.work import Work
 SHARED_FROM_NBYTES = 128 << 10
 _ASK_AFTER_S = 1.0
 _ASK_EVERY_S = 2.0
-_DESERTED_FOR_S = 1.5
+_DESERTED_FOR_S = 5.0
 _SIGNATURE_NBYTES = 512
 _LAST_WORK_S = 2.0
 
