@@ -23,6 +23,19 @@ def program(body, timeout=60):
     return JOIN.format(timeout=timeout) + body
 
 
+def without_launcher(env):
+    """What a program does that joins the mpi group as plain `python`, with this environment."""
+    code = "import torch.distributed as dist; dist.init_process_group('mpi')"
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
 @pytest.mark.parametrize(
     ("end", "code"),
     [
@@ -97,37 +110,21 @@ def test_contradicting_arguments_are_refused(argument):
 
 
 def test_torchrun_environment_without_mpi_is_refused():
-    code = "import torch.distributed as dist; dist.init_process_group('mpi')"
     env = {key: value for key, value in os.environ.items() if not key.startswith("PMI")}
     env |= {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = without_launcher(env)
     assert done.returncode == 1
     assert "no MPI launcher" in done.stderr
     assert "mpiexec -n 2" in done.stderr
 
 
 def test_mpiexec_of_another_mpi_is_refused():
-    code = "import torch.distributed as dist; dist.init_process_group('mpi')"
     env = os.environ | {
         "OMPI_COMM_WORLD_RANK": "1",
         "OMPI_COMM_WORLD_SIZE": "2",
         "OMPI_COMM_WORLD_LOCAL_RANK": "1",
     }
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = without_launcher(env)
     assert done.returncode == 1
     assert "Open MPI started rank 1 of 2, but MPICH" in done.stderr
     assert "two MPIs" in done.stderr

@@ -117,5 +117,12 @@ def test_the_defaults_train_a_classifier():
     assert torch.allclose(metrics["loss"], expected)
     assert task.test_data() is None
     assert task.substitute() is None
-    with pytest.raises(NotImplementedError):
-        task.model()
+
+
+@pytest.mark.parametrize("method", ["model", "train_data"])
+def test_a_task_used_in_a_program_says_what_it_lacks(method):
+    class Bare(Task):
+        pass
+
+    with pytest.raises(TaskError, match=rf"Bare does not say.*\n.*give it a {method}\(\)"):
+        getattr(Bare(), method)()

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from doubletime.errors import DataError, TrainingError
@@ -61,12 +60,7 @@ class RunLog:
     def __enter__(self) -> RunLog:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._lines.close()
 
     def _write_config(self, started: RunStarted) -> None:

@@ -61,11 +61,16 @@ class Task:
 
     def model(self) -> nn.Module:
         """A fresh model, its parameters drawn from torch's default generator."""
-        raise NotImplementedError
+        raise self._without("model() that returns an nn.Module")
 
     def train_data(self) -> Data:
         """A map-style dataset, or a tuple of tensors with one row per sample."""
-        raise NotImplementedError
+        raise self._without("train_data() that returns a dataset or a tuple of tensors")
+
+    def _without(self, what: str) -> TaskError:
+        return TaskError(
+            f"{type(self).__name__} does not say what to train, or on what", f"give it a {what}"
+        )
 
     def test_data(self) -> Data | None:
         """Like `train_data`, for evaluation after each epoch; None for no evaluation."""
