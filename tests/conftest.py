@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -23,6 +24,11 @@ _FOREIGN = {
     "KMP_INIT_AT_FORK",
     "TORCHINDUCTOR_CACHE_DIR",
 }
+
+
+def pytest_configure() -> None:
+    """A terminated test run ends as by Ctrl-C: every job that it has started goes with it."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 @pytest.fixture(params=MPIS)
