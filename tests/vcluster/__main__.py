@@ -143,12 +143,18 @@ def kill(host: str, folder: Folder = DEFAULT) -> None:
 
 
 @app.command("measure")
-def measure_link(
-    source: str, target: str, nbytes: int = 64 << 20, folder: Folder = DEFAULT
-) -> None:
-    """Show what one bare TCP connection from host to host gets."""
-    link = measure.link(VirtualCluster.at(folder), source, target, nbytes)
-    print(f"{link.bytes_per_s * 8e-6:.0f} Mbit/s, round trip {link.round_trip_s * 1e6:.0f} us")
+def measure_links(nbytes: int = 64 << 20, folder: Folder = DEFAULT) -> None:
+    """Show what a bare TCP connection from each host to the next gets, alone and all at once."""
+    cluster = VirtualCluster.at(folder)
+    following = zip(cluster.hosts, cluster.hosts[1:] + cluster.hosts[:1], strict=True)
+    alone = {source: measure.link(cluster, source, target, nbytes) for source, target in following}
+    for source, together in measure.all_at_once(cluster, nbytes).items():
+        link = alone[source]
+        print(
+            f"{source}: {link.bytes_per_s * 8e-6:.1f} Mbit/s, "
+            f"round trip {link.round_trip_s * 1e6:.0f} us; "
+            f"all at once {together.bytes_per_s * 8e-6:.1f} Mbit/s"
+        )
 
 
 if __name__ == "__main__":

@@ -170,7 +170,8 @@ class VirtualCluster:
         links.plug(switch, ports)
         hosts = []
         for port in ports:
-            ssh.start_server(self.folder, port, _enter(port.machine))
+            temporary = ssh.temporary(self.folder, port.name)
+            ssh.start_server(self.folder, port, _enter(port.machine, temporary))
             own = tuple(process.pid for process in port.machine.processes())
             hosts.append(Host(port.name, port.address, port.machine, own))
         self._keep(State(switch, tuple(hosts)))
@@ -181,6 +182,7 @@ class VirtualCluster:
         # A login reads this file instead of the user's: that one may be slow, talk, or be hurt when
         # a job is killed in the middle of it. A test may write something to it.
         (own / "bashrc").touch()
+        (own / "tmp").mkdir()
         machine, parent = namespaces.start(
             _HOST,
             [
@@ -241,7 +243,7 @@ class VirtualCluster:
 
     def enter(self, host: str, folder: Path | None = None) -> list[str]:
         """The words that go before a command to run it on a host, in a folder (None: the current one)."""
-        return _enter(self.host(host).machine, folder)
+        return _enter(self.host(host).machine, ssh.temporary(self.folder, host), folder)
 
     def exec(
         self,
@@ -415,7 +417,7 @@ class VirtualCluster:
                 continue
 
 
-def _enter(machine: Machine, folder: Path | None = None) -> list[str]:
+def _enter(machine: Machine, temporary: Path, folder: Path | None = None) -> list[str]:
     # nsenter into another mount namespace ends up in its root folder.
-    chdir = ["env", f"--chdir={folder or Path.cwd()}"]
-    return [*machine.enter("net", "uts", "mount", "ipc", "pid"), *chdir]
+    env = ["env", f"--chdir={folder or Path.cwd()}", f"TMPDIR={temporary}"]
+    return [*machine.enter("net", "uts", "mount", "ipc", "pid"), *env]

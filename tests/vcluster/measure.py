@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,9 +54,24 @@ def link(cluster: VirtualCluster, source: str, target: str, nbytes: int = 16 << 
             raise RuntimeError(f"{source} to {target}: {done.stderr}")
         server.wait(_TIMEOUT_S)
     finally:
-        for process in cluster.job_processes(target):
-            if _PROGRAM in process.cmdline():
-                process.kill()
+        with contextlib.suppress(ProcessLookupError):  # as a rule it has ended
+            os.killpg(server.pid, signal.SIGKILL)
         server.stdout.close()
         server.wait()
     return Link(**json.loads(done.stdout))
+
+
+def all_at_once(cluster: VirtualCluster, nbytes: int = 16 << 20) -> dict[str, Link]:
+    """Let every host send to the next one, and the last to the first, all at the same time.
+
+    Returns:
+        By the sender's name, what it got while it received as well.
+    """
+    hosts = cluster.hosts
+    following = hosts[1:] + hosts[:1]
+
+    def send(source: str, target: str) -> Link:
+        return link(cluster, source, target, nbytes)
+
+    with ThreadPoolExecutor(len(hosts)) as senders:
+        return dict(zip(hosts, senders.map(send, hosts, following), strict=True))

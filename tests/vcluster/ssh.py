@@ -44,6 +44,15 @@ def prepare(folder: Path, ports: Sequence[tuple[str, str]]) -> None:
     command.chmod(0o755)
 
 
+def temporary(folder: Path, host: str) -> Path:
+    """A host's own folder for temporary files, which its TMPDIR names.
+
+    Hosts see one /tmp and count processes alike: what Open MPI leaves there under the name of host and
+    process id when it is killed would be in the way of a later job.
+    """
+    return folder / host / "tmp"
+
+
 def start_server(folder: Path, port: Port, enter: Sequence[str]) -> None:
     """Start sshd on a host and wait until it listens.
 
@@ -69,6 +78,7 @@ def start_server(folder: Path, port: Port, enter: Sequence[str]) -> None:
         "UsePAM no\n"
         "UseDNS no\n"
         f"PidFile {own}/sshd.pid\n"
+        f"SetEnv TMPDIR={temporary(folder, port.name)}\n"
     )
     settings = ["-f", str(own / "sshd_config"), "-E", str(own / "sshd.log")]
     subprocess.run([*enter, program("sshd"), *settings], check=True, stdin=subprocess.DEVNULL)

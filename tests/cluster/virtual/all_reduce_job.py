@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -32,6 +33,9 @@ within, _ = dist.new_subgroups_by_enumeration([[0, 1], [2, 3]])
 for nbytes in (4, 64 << 10, 16 << 20):
     check(nbytes, None, everyone)
     check(nbytes, within, mine)
+# Process ids of the two hosts coincide; each rank found its neighbour's memory all the same.
+mapped = Path("/proc/self/maps").read_text().count("memfd:doubletime")
+assert mapped == len(mine), f"{mapped} shared segments among {len(mine)} ranks of a host"
 dist.barrier()
 print(f"{rank} on {host}", flush=True)
 dist.destroy_process_group()

@@ -37,6 +37,9 @@ def test_hosts_are_apart(cluster: VirtualCluster) -> None:
     assert out("node2", "ls /dev/shm") == ""
     out("node1", "rm /dev/shm/mine")
     assert out("node1", "pwd") == str(Path.cwd())
+    own = str(cluster.folder / "node2" / "tmp")
+    assert out("node2", "echo $TMPDIR") == own
+    assert out("node1", f"{cluster.ssh} node2 'echo $TMPDIR'") == own
     interfaces = {
         line.split(":")[0].strip() for line in out("node1", "cat /proc/net/dev").splitlines()[2:]
     }
@@ -188,7 +191,7 @@ def test_the_command_keeps_a_cluster_between_calls(
         with pytest.raises(FileExistsError):
             VirtualCluster(2, folder).up()
         call("wan", "1gbit", "2ms")
-        assert "round trip 4" in call("measure", "node1", "node2")
+        assert "round trip 4" in call("measure", "--nbytes", "1000000")
         call("kill", "node2")
         assert call("hosts") == "node1 10.77.0.11 up\nnode2 10.77.0.12 killed\n"
     finally:

@@ -27,6 +27,14 @@ def test_a_rate_is_held_and_lifted(cluster: VirtualCluster) -> None:
     assert _rate(cluster, 32 << 20) > 2000 * _MBIT
 
 
+def test_hosts_do_not_share_a_link(cluster: VirtualCluster) -> None:
+    cluster.shape("100mbit")
+    turns = [measure.all_at_once(cluster, 4 << 20) for _ in range(3)]
+    for host in cluster.hosts:
+        best = max(turn[host].bytes_per_s for turn in turns) / (100 * _MBIT)
+        assert 0.8 < best < 1.1, (host, best)
+
+
 def test_one_host_can_be_slower_than_the_others(cluster: VirtualCluster) -> None:
     cluster.shape("50mbit", ["node1"])
     assert (
