@@ -116,7 +116,7 @@ def in_step(
     return total_s
 
 
-@dataclass
+@dataclass(slots=True)
 class _Flight:
     """One message that both ends have in a round."""
 
@@ -124,6 +124,7 @@ class _Flight:
     send: int
     target: int
     receive: int
+    nbytes: int
     ready_s: float = 0.0
     start_s: float = 0.0
     arrival_s: float = 0.0
@@ -178,7 +179,7 @@ class _Run:
         landed: dict[int, list[_Flight]] = {rank: [] for rank in rounds}
         left: dict[int, list[_Flight]] = {rank: [] for rank in rounds}
         for flight in flights:
-            self._fly(flight, rounds[flight.source])
+            self._fly(flight)
             landed[flight.target].append(flight)
             left[flight.source].append(flight)
         for rank, each in rounds.items():
@@ -204,14 +205,15 @@ class _Run:
         waiting: defaultdict[tuple[int, int], deque[int]] = defaultdict(deque)
         for rank, each in rounds.items():
             for index, send in enumerate(each.sends):
-                if nbytes_of(send.chunks, self._bounds):
-                    waiting[rank, send.peer].append(index)
-        return [
-            _Flight(receive.peer, waiting[receive.peer, rank].popleft(), rank, index)
-            for rank, each in rounds.items()
-            for index, receive in enumerate(each.receives)
-            if nbytes_of(receive.chunks, self._bounds)
-        ]
+                waiting[rank, send.peer].append(index)
+        flights = []
+        for rank, each in rounds.items():
+            for index, receive in enumerate(each.receives):
+                send_index = waiting[receive.peer, rank].popleft()
+                nbytes = nbytes_of(receive.chunks, self._bounds)
+                if nbytes:
+                    flights.append(_Flight(receive.peer, send_index, rank, index, nbytes))
+        return flights
 
     def _free(self, flight: _Flight, rounds: dict[int, Round]) -> float:
         """When the sender has the values, and the receiver the place for a copy."""
@@ -227,16 +229,15 @@ class _Run:
                 ready_s = max(ready_s, self._complete[flight.target][needed])
         return ready_s
 
-    def _fly(self, flight: _Flight, each: Round) -> None:
+    def _fly(self, flight: _Flight) -> None:
         """Take both ways as soon as they are free."""
         source, target = flight.source, flight.target
         afar = self._hosts[source] != self._hosts[target]
         link = self._parameters.between if afar else self._parameters.inside
         out = (afar, self._hosts[source] if afar else source)
         into = (afar, self._hosts[target] if afar else target)
-        nbytes = nbytes_of(each.sends[flight.send].chunks, self._bounds)
         flight.start_s = max(flight.ready_s, self._out[out], self._in[into])
-        busy_s = nbytes * link.beta_s_per_byte
+        busy_s = flight.nbytes * link.beta_s_per_byte
         self._out[out] = self._in[into] = flight.start_s + link.overhead_s + busy_s
         flight.arrival_s = flight.start_s + link.alpha_s + busy_s
 
@@ -260,8 +261,7 @@ class _Run:
                 begin_s = max(begin_s, arrived_s)  # a round's messages first, then its sums
             else:
                 begin_s = max(begin_s, self._place_s(rank, each, flight.receive, left))
-            nbytes = nbytes_of(receive.chunks, self._bounds)
-            self._reducing[rank] = begin_s + nbytes * self._parameters.gamma_s_per_byte
+            self._reducing[rank] = begin_s + flight.nbytes * self._parameters.gamma_s_per_byte
             last_s = max(last_s, self._reducing[rank])
         return last_s
 

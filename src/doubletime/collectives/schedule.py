@@ -169,6 +169,8 @@ class Schedule:
 
 def nbytes_of(chunks: Ranges, bounds: Sequence[int]) -> int:
     """How much a message of these chunks holds, in the unit of `bounds`."""
+    if len(chunks) == 1:
+        return bounds[chunks[0][1]] - bounds[chunks[0][0]]
     return sum(bounds[end] - bounds[first] for first, end in chunks)
 
 

@@ -136,21 +136,26 @@ def _window(shares: Sequence[Ranges], number: int, level: int) -> Ranges:
 
 
 def formula(problem: Problem, nbytes: float) -> tuple[Terms, ...]:
-    """2·lg p·α + 2(p−1)/p·nβ + (p−1)/p·nγ; one half of it for reduce_scatter and all_gather.
+    """2·⌊lg p⌋α + 2(p−1)/p·nβ + (p−1)/p·nγ; one half of it for reduce_scatter and all_gather.
 
-    No power of two, with p' = 2^⌊lg p⌋: p' for p, and 2α + 2nβ + nγ more. For reduce_scatter and
-    all_gather that is a bound, as the members of the core then have unlike blocks.
+    No power of two, with p' = 2^⌊lg p⌋: p' for p, and 2α + 2nβ + nγ more. In reduce_scatter and
+    all_gather p−p' of the core's members then look after two blocks, so that partners at distance
+    d exchange up to d + min(d, p−p') blocks of n/p; the fold adds n and n/p, n/p and (p−1)/p·n.
     """
     ranks, levels = problem.ranks, lg_down(problem.ranks)
     core = 1 << levels
-    part = (core - 1) / core * nbytes
+    surplus = ranks - core
     if problem.collective == "all_reduce":
+        part = (core - 1) / core * nbytes
         terms = Terms(2 * levels, 2 * part, part)
-        return (terms if ranks == core else terms + Terms(2, 2 * nbytes, nbytes),)
-    reduced = 1.0 if problem.collective == "reduce_scatter" else 0.0
-    if ranks == core:
-        return (Terms(levels, part, reduced * part),)
-    return (Terms(levels + 2, 2 * nbytes + nbytes / ranks, reduced * 2 * nbytes, is_exact=False),)
+        return (terms + Terms(2, 2 * nbytes, nbytes) if surplus else terms,)
+    block = nbytes / ranks
+    part = sum((1 << level) + min(1 << level, surplus) for level in range(levels)) * block
+    if problem.collective == "reduce_scatter":
+        terms = Terms(levels, part, part)
+        return (terms + Terms(2, nbytes + block, nbytes) if surplus else terms,)
+    terms = Terms(levels, part)
+    return (terms + Terms(2, nbytes) if surplus else terms,)
 
 
 def _chunks(collective: Collective, topology: Topology, _segments: int, _overlap: int) -> int:
