@@ -1,4 +1,9 @@
-"""Time several pieces of work by turns in one job, so that noise hits all alike."""
+"""Time several pieces of work by turns in one job, so that noise hits all alike.
+
+Short work is timed as the OSU benchmarks and nccl-tests do it: a sample is a row of calls without
+pause, and counts as the mean of them. One call alone would be timed with the caches full of whatever
+made the ranks meet.
+"""
 
 from __future__ import annotations
 
@@ -28,14 +33,15 @@ class Work:
 
 _WARM_UP = 5  # calls before the first that counts
 _TURN_S = 0.02  # short, so that a disturbance does not fall to one piece of work alone
-_TURN_CALLS = 100
+_TURN_SAMPLES = 20
+_SAMPLE_S = 1e-3  # shorter work is timed in a row that takes about as long
 _MIN_TURNS = 5
 
 
 def by_turns(
     comm: Any, works: Sequence[Work], seconds: float, advance: Callable[[float], None]
 ) -> list[Samples]:
-    """Time each piece of work, every call begun together by all ranks.
+    """Time each piece of work, every sample begun together by all ranks.
 
     Args:
         comm: the communicator of all ranks, used by none of the works.
@@ -44,15 +50,15 @@ def by_turns(
         advance: is told the share that is done, 0 to 1.
 
     Returns:
-        For each work the times of its calls in seconds, each that of the slowest rank.
+        For each work its samples: seconds per call, each that of the slowest rank.
     """
-    calls = [_calls(comm, work) for work in works]
+    turns = [_turn_of(comm, work) for work in works]
     taken: list[list[float]] = [[] for _ in works]
     budget_s, start, turn, goes_on = seconds * len(works), perf_counter(), 0, True
     while goes_on:
         for offset in range(len(works)):  # another one begins each turn
             which = (turn + offset) % len(works)
-            taken[which].extend(_turn(works[which], calls[which]))
+            taken[which].extend(_take(works[which], *turns[which]))
         turn += 1
         spent = (perf_counter() - start) / budget_s
         advance(min(1.0, spent, turn / _MIN_TURNS))
@@ -66,18 +72,20 @@ def slowest(comm: Any, samples: Sequence[float]) -> Samples:
     return np.asarray(gathered.max(axis=0))
 
 
-def _calls(comm: Any, work: Work) -> int:
-    """Warm up, and find how many calls make a turn."""
-    fastest = float(slowest(comm, _turn(work, _WARM_UP)).min())
-    return int(max(1, min(_TURN_CALLS, _TURN_S / fastest)))
+def _turn_of(comm: Any, work: Work) -> tuple[int, int]:
+    """Warm up, and find how many samples make a turn, and how many calls a sample."""
+    fastest_s = float(slowest(comm, _take(work, _WARM_UP, 1)).min())
+    calls = max(1, int(_SAMPLE_S / fastest_s))
+    return max(1, min(_TURN_SAMPLES, int(_TURN_S / (calls * fastest_s)))), calls
 
 
-def _turn(work: Work, calls: int) -> list[float]:
-    carry_out, meet, samples = work.carry_out, work.meet, []
+def _take(work: Work, samples: int, calls: int) -> list[float]:
+    carry_out, meet, taken = work.carry_out, work.meet, []
     carry_out()  # wakes what slept during the others' turns; not counted
-    for _ in range(calls):
+    for _ in range(samples):
         meet()
         start = perf_counter()
-        carry_out()
-        samples.append(perf_counter() - start)
-    return samples
+        for _ in range(calls):
+            carry_out()
+        taken.append((perf_counter() - start) / calls)
+    return taken
