@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
+
 from ranks import Job, Ranks, start_command, venv
 from vcluster.cluster import VirtualCluster
 
@@ -111,7 +113,10 @@ def start_mpiexec(
         try:
             yield job
         finally:
+            topologies = _topologies(cluster)
             cluster.end_jobs()
+            for path in topologies:
+                path.unlink(missing_ok=True)
 
 
 def mpiexec(
@@ -143,3 +148,16 @@ def mpiexec(
         left = cluster.settle()
         assert not left, f"outlived the job: {'; '.join(left)}\n{done.show()}"
     return done
+
+
+def _topologies(cluster: VirtualCluster) -> set[Path]:
+    """Files that MPICH's proxies hold open; a proxy that is killed leaves its own in /tmp."""
+    found: set[Path] = set()
+    for host in cluster.hosts:
+        for process in cluster.job_processes(host):
+            try:
+                opened = [Path(file.path) for file in process.open_files()]
+            except psutil.Error:
+                continue  # it ended
+            found.update(path for path in opened if path.name.startswith("hydra_hwloc_xmlfile_"))
+    return found

@@ -11,6 +11,7 @@ from vcluster import jobs
 from vcluster.cluster import VirtualCluster
 
 _PROGRAM = Path(__file__).with_name("all_reduce_job.py")
+_TMP = Path("/tmp")
 _ENDLESS = """
     import time
     from mpi4py import MPI
@@ -27,10 +28,13 @@ def test_all_reduce_over_hosts(cluster: VirtualCluster, mpi: str) -> None:
 
 
 def test_a_job_that_is_left_ends_on_all_hosts(cluster: VirtualCluster, mpi: str) -> None:
+    files = set(_TMP.iterdir())
     with jobs.start_mpiexec(cluster, mpi, _ENDLESS, ranks=3) as job:
         _wait_for(job, "here\n" * 3)
         assert all(cluster.job_processes(host) for host in cluster.hosts[:3])
     assert [cluster.job_processes(host) for host in cluster.hosts] == [[], [], [], []]
+    new = {path.name for path in set(_TMP.iterdir()) - files}
+    assert not [name for name in new if name.startswith(("hydra", "ompi", "prte", "pmix"))]
 
 
 def test_a_job_past_its_time_fails_and_ends(cluster: VirtualCluster) -> None:
