@@ -9,7 +9,7 @@
  * is MAC 02:00:00:00:00:(i+1), and there is no broadcast, so neighbours have to be told.
  *
  * A packet leaves at its sender's rate, waits for the delay, and arrives at its receiver's rate;
- * what exceeds QUEUE_BYTES in a sender's queue is dropped. */
+ * what exceeds QUEUE_BYTES on the way to a receiver is dropped. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -34,18 +34,22 @@ enum {
     MAX_PACKET = 70000,
 };
 static const long SECOND_NS = 1000000000L;
+/* How far a host may be ahead of its link, as with a network card's own queue.  What it sends beyond
+ * waits in its kernel, which keeps connections fair: without that limit acknowledgements would stand
+ * behind megabytes of data, and hosts that send and receive at once would lose rate to it. */
+static const long CARD_NS = 500000L;
 
 typedef struct packet {
     struct packet *next;
     long due_ns; /* when it may be delivered */
-    int length, to;
+    int length;
     unsigned char bytes[];
 } packet;
 
 /* One per host. */
 typedef struct {
     int tap;
-    packet *head, *tail;    /* sent and not yet delivered, in order */
+    packet *head, *tail;    /* under way to it, in order of arrival */
     long queued;            /* bytes of them */
     long send_free_ns;      /* when its link has sent all it was given */
     long receive_free_ns;   /* when its link has received all that is under way to it */
@@ -79,14 +83,14 @@ static int open_tap(const char *netns) {
     return tap;
 }
 
-/* Hand over what has arrived by now; stops where a receiver's device is full. */
-static void deliver(link_end *from, long time_ns) {
-    while (from->head && from->head->due_ns <= time_ns) {
-        packet *p = from->head;
-        if (write(hosts[p->to].tap, p->bytes, p->length) < 0 && errno == EAGAIN) return;
-        from->head = p->next;
-        if (!from->head) from->tail = NULL;
-        from->queued -= p->length;
+/* Hand over what has arrived by now; stops where the receiver's device is full. */
+static void deliver(link_end *to, long time_ns) {
+    while (to->head && to->head->due_ns <= time_ns) {
+        packet *p = to->head;
+        if (write(to->tap, p->bytes, p->length) < 0 && errno == EAGAIN) return;
+        to->head = p->next;
+        if (!to->head) to->tail = NULL;
+        to->queued -= p->length;
         free(p);
     }
 }
@@ -96,29 +100,29 @@ static long later(long a, long b) { return a > b ? a : b; }
 /* Take what a host has sent and reckon when each packet arrives. */
 static void accept_from(link_end *from, double rate, long delay_ns, long limit) {
     static unsigned char buffer[MAX_PACKET];
-    for (int i = 0; i < BURST; i++) {
+    for (int i = 0; i < BURST && from->send_free_ns - now_ns() < CARD_NS; i++) {
         int length = read(from->tap, buffer, sizeof buffer);
         if (length <= VNET_HEADER + ETH_HEADER) return;
         const unsigned char *mac = buffer + VNET_HEADER;
-        int to = mac[5] - 1;
-        int is_ours = mac[0] == 2 && to >= 0 && to < host_count && &hosts[to] != from;
-        if (!is_ours || from->queued + length > limit) continue;
+        int index = mac[5] - 1;
+        if (mac[0] != 2 || index < 0 || index >= host_count) continue;
+        link_end *to = &hosts[index];
+        long wire_ns = (long)((length - VNET_HEADER + ETH_OVERHEAD) / rate * 1e9);
+        from->send_free_ns = later(from->send_free_ns, now_ns()) + wire_ns;
+        if (to == from || to->queued + length > limit) continue;
 
         packet *p = malloc(sizeof *p + length);
         if (!p) fail("malloc");
-        long wire_ns = (long)((length - VNET_HEADER + ETH_OVERHEAD) / rate * 1e9);
-        from->send_free_ns = later(from->send_free_ns, now_ns()) + wire_ns;
-        long arrival_ns = later(from->send_free_ns + delay_ns, hosts[to].receive_free_ns + wire_ns);
-        hosts[to].receive_free_ns = arrival_ns;
+        long arrival_ns = later(from->send_free_ns + delay_ns, to->receive_free_ns + wire_ns);
+        to->receive_free_ns = arrival_ns;
         memcpy(p->bytes, buffer, length);
         p->length = length;
-        p->to = to;
         p->due_ns = arrival_ns;
         p->next = NULL;
-        if (from->tail) from->tail->next = p;
-        else from->head = p;
-        from->tail = p;
-        from->queued += length;
+        if (to->tail) to->tail->next = p;
+        else to->head = p;
+        to->tail = p;
+        to->queued += length;
     }
 }
 
@@ -144,7 +148,10 @@ int main(int argc, char **argv) {
         for (int i = 0; i < host_count; i++) {
             deliver(&hosts[i], time_ns);
             if (hosts[i].head && hosts[i].head->due_ns < next_ns) next_ns = hosts[i].head->due_ns;
-            waiting[i] = (struct pollfd){.fd = hosts[i].tap, .events = POLLIN};
+            long ready_ns = hosts[i].send_free_ns - CARD_NS;
+            int is_ready = ready_ns < time_ns;
+            if (!is_ready && ready_ns < next_ns) next_ns = ready_ns;
+            waiting[i] = (struct pollfd){.fd = hosts[i].tap, .events = is_ready ? POLLIN : 0};
         }
         long pause_ns = later(0, next_ns - now_ns());
         struct timespec timeout = {pause_ns / SECOND_NS, pause_ns % SECOND_NS};
