@@ -26,8 +26,8 @@ def purpose(module: Path) -> str:
 def table(folder: Path) -> str:
     """One row a module."""
     rows = [
-        f"| `{module.name}` | {purpose(module)} |"
-        for module in sorted(folder.glob("*.py"))
+        f"| `{module.relative_to(folder)}` | {purpose(module)} |"
+        for module in [*sorted(folder.glob("*.py")), *sorted(folder.glob("algorithms/*.py"))]
         if module.name != "__init__.py"
     ]
     return "\n".join(["| module | what it is for |", "| --- | --- |", *rows])

@@ -205,17 +205,13 @@ def test_one_rank_s_view_prices_a_symmetric_schedule(name, ranks):
     algorithm, topology = find(name), Topology.flat(ranks)
     problem = algorithm.problem("all_reduce", topology)
     whole_s = evaluate(algorithm.schedule(problem), NBYTES, CLUSTER).time_s
-    mine_s = in_step(
-        algorithm.rounds(problem, 3), 3, topology, problem.bounds(NBYTES), CLUSTER
-    )  # fmt: skip
+    mine_s = in_step(algorithm.rounds(problem, 3), 3, topology, problem.bounds(NBYTES), CLUSTER)
     assert mine_s == pytest.approx(whole_s)
 
 
 def test_one_rank_s_view_prices_thousands_of_ranks():
     algorithm, topology, nbytes = find("halving_doubling"), Topology.flat(4096), 64 << 20
     problem = algorithm.problem("all_reduce", topology)
-    mine_s = in_step(
-        algorithm.rounds(problem, 77), 77, topology, problem.bounds(nbytes), CLUSTER
-    )  # fmt: skip
+    mine_s = in_step(algorithm.rounds(problem, 77), 77, topology, problem.bounds(nbytes), CLUSTER)
     published_s = formula_s(algorithm.formula(problem, nbytes), topology, CLUSTER)
     assert mine_s == pytest.approx(published_s)

@@ -49,9 +49,7 @@ class Line:
 
     def cut(self, span: Ranges) -> Line:
         """The same positions with a message of these chunks, shared out evenly."""
-        return Line(
-            self.ranks, self.hosts, split(span, self.size), self.segments, self.overlap
-        )  # fmt: skip
+        return Line(self.ranks, self.hosts, split(span, self.size), self.segments, self.overlap)
 
     def pick(self, positions: Iterable[int], blocks: Iterable[Ranges]) -> Line:
         """Some of the positions, in the order given, as a line of their own with own blocks."""

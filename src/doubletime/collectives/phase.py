@@ -28,9 +28,7 @@ class Phase:
 
     def then(self, other: Phase) -> Phase:
         """This part, and the other when all its rounds are over."""
-        return Phase(
-            self.rounds + _late(other.rounds, self.length), self.length + other.length
-        )  # fmt: skip
+        return Phase(self.rounds + _late(other.rounds, self.length), self.length + other.length)
 
     def beside(self, other: Phase, delay: int = 0) -> Phase:
         """Both at once, the other `delay` rounds later; they must share no chunk."""

@@ -45,7 +45,7 @@ class Combine(enum.Enum):
     RECEIVED_RIGHT = "held + received"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Send:
     """One message to `peer`: its chunks, ascending, in one piece."""
 
@@ -53,7 +53,7 @@ class Send:
     chunks: Ranges
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Receive:
     """One message from `peer`, and what becomes of it."""
 
@@ -62,7 +62,7 @@ class Receive:
     combine: Combine
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Round:
     """What one rank does in one round: at least one message.
 

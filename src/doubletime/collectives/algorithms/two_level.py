@@ -168,9 +168,7 @@ def _slice_owners(
 
 def _evenly(line: Line, part: Ranges) -> list[tuple[Sequence[int], list[Ranges]]]:
     """Each host's positions, for a collective that concerns a part of the message as a whole."""
-    return [
-        (positions, list(split(part, len(positions)))) for positions in _places(line)
-    ]  # fmt: skip
+    return [(positions, list(split(part, len(positions)))) for positions in _places(line)]
 
 
 def _blocks_of_slices(line: Line) -> list[list[Ranges]]:
