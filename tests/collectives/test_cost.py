@@ -215,3 +215,16 @@ def test_one_rank_s_view_prices_thousands_of_ranks():
     mine_s = in_step(algorithm.rounds(problem, 77), 77, topology, problem.bounds(nbytes), CLUSTER)
     published_s = formula_s(algorithm.formula(problem, nbytes), topology, CLUSTER)
     assert mine_s == pytest.approx(published_s)
+
+
+def test_the_bound_is_that_of_the_host_which_has_most_to_carry():
+    model = Parameters(Link(0.0, 1.0), Link(0.0, 1.0), 0.0)
+    uneven = Topology.of("aaab")
+    # Host a receives the blocks of b; b receives three of four, and gives its one.
+    assert lower_bound_s("all_gather", uneven, 400, model) == 300
+    assert lower_bound_s("reduce_scatter", uneven, 400, model) == 300
+    assert lower_bound_s("all_reduce", uneven, 400, model) == 400
+    assert lower_bound_s("all_reduce", Topology.one_host(4), 400, model) == 600
+    assert lower_bound_s("all_gather", Topology.one_host(4), 400, model) == 300
+    assert lower_bound_s("broadcast", Topology.flat(4), 400, model) == 400
+    assert lower_bound_s("reduce", Topology.flat(1), 400, model) == 0

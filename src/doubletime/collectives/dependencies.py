@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from doubletime.collectives.chunks import members
-from doubletime.collectives.schedule import Combine, Round
+from doubletime.collectives.schedule import Round, scratch
 
 NOTHING = -1
 
@@ -73,15 +73,7 @@ def scratch_ahead(rounds: Sequence[Round], bounds: Sequence[int], in_flight: int
 
     It is the most that any so many rounds in a row receive to reduce.
     """
-    reduced = [
-        sum(
-            bounds[end] - bounds[first]
-            for receive in each.receives
-            if receive.combine is not Combine.COPY
-            for first, end in receive.chunks
-        )
-        for each in rounds
-    ]
+    reduced = [scratch([each], bounds) for each in rounds]
     return max(
         (sum(reduced[at : at + in_flight]) for at in range(max(1, len(reduced) - in_flight + 1))),
         default=0,

@@ -60,20 +60,21 @@ def lower_bound_s(
     """What no algorithm that sends whole values can beat on links of that rate; seconds.
 
     Each host's link (on one host: each rank's way) must carry all that has to leave or enter it:
-    2(h−1)/h·n for all_reduce (Patarasuk & Yuan 2009), (h−1)/h·n for reduce_scatter and all_gather
-    with even hosts, n for reduce and broadcast; latency, at least ⌈lg p⌉·α, is left out.
+    2(h−1)/h·n for all_reduce (Patarasuk & Yuan 2009), n for reduce and broadcast; for
+    reduce_scatter and all_gather the blocks of the host's own ranks one way, all others the other
+    way, so (h−1)/h·n for even hosts. Latency, at least ⌈lg p⌉·α, is left out.
     """
     hosts = topology.host_count
     ends = topology.ranks if hosts == 1 else hosts
     link = parameters.inside if hosts == 1 else parameters.between
     if ends == 1:
         return 0.0
-    # What one end owns stays where it is; the least of it decides.
-    largest = 1 if hosts == 1 else max(len(ranks) for ranks in topology.members)
+    owned = [1] * ends if hosts == 1 else [len(ranks) for ranks in topology.members]
+    blocks = max(max(owned), topology.ranks - min(owned)) / topology.ranks
     factor = {
         "all_reduce": 2 * (ends - 1) / ends,
-        "reduce_scatter": max(largest, topology.ranks - largest) / topology.ranks,
-        "all_gather": max(largest, topology.ranks - largest) / topology.ranks,
+        "reduce_scatter": blocks,
+        "all_gather": blocks,
         "reduce": 1.0,
         "broadcast": 1.0,
     }[collective]
