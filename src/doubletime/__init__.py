@@ -12,15 +12,25 @@ __all__ = [
     "DoubletimeError",
     "Task",
     "__version__",
+    "all_gather",
+    "all_reduce",
     "average",
+    "broadcast",
     "init",
     "loader",
     "parallelize",
+    "reduce",
+    "reduce_scatter",
     "train",
 ]
 
 if TYPE_CHECKING:
     from doubletime.api import train as train
+    from doubletime.collectives.functions import all_gather as all_gather
+    from doubletime.collectives.functions import all_reduce as all_reduce
+    from doubletime.collectives.functions import broadcast as broadcast
+    from doubletime.collectives.functions import reduce as reduce
+    from doubletime.collectives.functions import reduce_scatter as reduce_scatter
     from doubletime.errors import DoubletimeError as DoubletimeError
     from doubletime.training.data import loader as loader
     from doubletime.training.parallelize import average as average
@@ -31,10 +41,15 @@ else:
     _HOME = {
         "DoubletimeError": "errors",
         "Task": "training.task",
+        "all_gather": "collectives.functions",
+        "all_reduce": "collectives.functions",
         "average": "training.parallelize",
+        "broadcast": "collectives.functions",
         "init": "training.session",
         "loader": "training.data",
         "parallelize": "training.parallelize",
+        "reduce": "collectives.functions",
+        "reduce_scatter": "collectives.functions",
         "train": "api",
     }
 

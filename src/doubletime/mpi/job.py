@@ -30,6 +30,7 @@ class Job:
         world: a duplicate of MPI_COMM_WORLD that only this package uses.
         rank, world_size: of this process in it.
         host: the name of this host.
+        hosts: the name of each rank's host.
         is_crowded: whether the ranks of this host outnumber the cores they may run on.
         at_leaving: what ends each group's threads, by the group's name.
         watchdog: asks and answers where ranks are.
@@ -46,11 +47,9 @@ class Job:
         self.world = _duplicate(mpi, everyone, timeout_s)
         self._farewell = self.world.Dup()
         self.watchdog = Watchdog(mpi, self.world.Dup(), self.host)
-        here = [
-            cores
-            for host, cores in self.world.allgather((self.host, os.sched_getaffinity(0)))
-            if host == self.host
-        ]
+        everywhere = self.world.allgather((self.host, os.sched_getaffinity(0)))
+        self.hosts = [host for host, _ in everywhere]
+        here = [cores for host, cores in everywhere if host == self.host]
         self.ranks_on_host = len(here)
         cores_of_host = min(len(set().union(*here)), environment.allowed_cores())
         self.at_leaving: dict[str, Callable[[], None]] = {}

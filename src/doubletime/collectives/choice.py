@@ -1,0 +1,80 @@
+"""What is chosen for one collective of one size: the algorithm, and into what it cuts messages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from doubletime.collectives.catalogue import find
+from doubletime.collectives.execution import Course
+from doubletime.collectives.schedule import Collective, Problem
+from doubletime.collectives.topology import Topology
+from doubletime.errors import ScheduleError
+
+NATIVE = "native"
+DEFAULT_SEGMENT_NBYTES = 512 << 10
+_MOST_SEGMENTS = 128
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How a collective is carried out.
+
+    Attributes:
+        algorithm: a name of the catalogue, or `native`: the backend's own way.
+        segment_nbytes: size of a segment in bytes, for algorithms that pipeline.
+        overlap: how many parts `two_level` takes through its levels one behind the other.
+    """
+
+    algorithm: str
+    segment_nbytes: int = DEFAULT_SEGMENT_NBYTES
+    overlap: int = 1
+
+    def __post_init__(self) -> None:
+        if self.algorithm != NATIVE:
+            find(self.algorithm)
+        if self.segment_nbytes < 1:
+            raise ScheduleError(
+                f"segments of {self.segment_nbytes} bytes", "a segment has at least 1 byte"
+            )
+
+    def __str__(self) -> str:
+        return self.algorithm
+
+
+def problem(
+    choice: Choice, collective: Collective, topology: Topology, root: int, nbytes: int
+) -> Problem:
+    """The problem for a message of this size: its chunks and segments.
+
+    Raises:
+        ScheduleError: if the algorithm does not define the collective.
+    """
+    algorithm = find(choice.algorithm)
+    whole = algorithm.problem(collective, topology, root=root, overlap=choice.overlap)
+    if not algorithm.is_pipelined:
+        return whole
+    segments = -(-nbytes // whole.chunks // choice.segment_nbytes)
+    return algorithm.problem(
+        collective,
+        topology,
+        root=root,
+        overlap=choice.overlap,
+        segments=max(1, min(_MOST_SEGMENTS, segments)),
+    )
+
+
+@lru_cache(maxsize=256)
+def course(
+    choice: Choice,
+    collective: Collective,
+    topology: Topology,
+    root: int,
+    rank: int,
+    elements: int,
+    itemsize: int,
+) -> Course:
+    """One rank's rounds for a tensor of so many elements; kept, since training repeats its calls."""
+    asked = problem(choice, collective, topology, root, elements * itemsize)
+    rounds = find(choice.algorithm).rounds(asked, rank)
+    return Course.of(rounds, asked.bounds(elements))

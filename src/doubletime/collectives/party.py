@@ -1,0 +1,65 @@
+"""A process group as algorithms see it: who is on which host, and how messages travel."""
+
+from __future__ import annotations
+
+import os
+from functools import cached_property
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+import torch.distributed as dist
+
+from doubletime.collectives.execution import Wire
+from doubletime.collectives.topology import Topology
+from doubletime.collectives.wires import BatchWire, C10dWire
+from doubletime.mpi.process_group import ProcessGroupMPI
+
+# How many rounds may be open at once: on MPI, whose conditions do not wait, and elsewhere.
+AHEAD_MPI, _AHEAD_C10D, _AHEAD_BATCH = 8, 4, 1
+
+
+class Party:
+    """The ranks of one process group.
+
+    Args:
+        group: any process group of this process.
+    """
+
+    def __init__(self, group: Any) -> None:
+        self.group = group
+        self.rank: int = group.rank()
+        self.world_size: int = group.size()
+
+    @property
+    def is_mpi(self) -> bool:
+        """Whether the group is one of the mpi backend."""
+        return isinstance(self.group, ProcessGroupMPI)
+
+    @cached_property
+    def topology(self) -> Topology:
+        """Where the ranks are; the first use is a collective of the group unless it is one of mpi."""
+        if self.is_mpi:
+            lane = self.group._first_lane
+            return Topology.of([lane.job.hosts[rank] for rank in lane.ranks])
+        hosts: list[Any] = [None] * self.world_size
+        dist.all_gather_object(hosts, os.uname().nodename, group=self.group)
+        return Topology.of(hosts)
+
+    def wire(self, tensor: torch.Tensor) -> tuple[Wire, int]:
+        """How a group of another backend carries this tensor's messages, and how many rounds at once."""
+        if tensor.is_cuda:
+            return BatchWire(self.group), _AHEAD_BATCH
+        return C10dWire(self.group), _AHEAD_C10D
+
+
+_parties: WeakKeyDictionary[Any, Party] = WeakKeyDictionary()
+
+
+def party_of(group: Any | None) -> Party:
+    """The party of a group; of all ranks by default."""
+    group = dist.group.WORLD if group is None else group
+    party = _parties.get(group)
+    if party is None:
+        party = _parties[group] = Party(group)
+    return party
