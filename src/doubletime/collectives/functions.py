@@ -85,7 +85,10 @@ def reduce_scatter(
     Args:
         output: one part; as many elements as `input` divided by the ranks.
         input: one part for each rank, one after the other; stays as it is.
-        op, group, algorithm, segment_nbytes: as for `all_reduce`.
+        op: as for `all_reduce`.
+        group: as for `all_reduce`.
+        algorithm: as for `all_reduce`.
+        segment_nbytes: as for `all_reduce`.
     """
     party = party_of(group)
     choice = _choice(party, "reduce_scatter", algorithm, segment_nbytes, input.nbytes)
