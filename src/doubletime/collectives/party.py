@@ -16,7 +16,7 @@ from doubletime.collectives.wires import BatchWire, C10dWire
 from doubletime.mpi.process_group import ProcessGroupMPI
 
 # How many rounds may be open at once: on MPI, whose conditions do not wait, and elsewhere.
-AHEAD_MPI, _AHEAD_C10D, _AHEAD_BATCH = 8, 4, 1
+AHEAD_MPI, _AHEAD_C10D, _AHEAD_BATCH = 6, 4, 1
 
 
 class Party:

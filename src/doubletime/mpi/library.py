@@ -22,6 +22,13 @@ _REMEDY_NO_MPI = (
     "or load your cluster's MPI (module load …) before starting python"
 )
 
+# Open MPI's rendezvous over TCP leaves a link idle between messages: an exchange of 512 KiB segments
+# reaches 0.93 of 1 Gbit/s with these, 0.80 without. Whoever sets them keeps their own.
+_EAGER_NBYTES = (512 << 10) + 4096  # a segment and its header
+_OPEN_MPI_SETTINGS = {
+    "OMPI_MCA_btl_tcp_eager_limit": str(_EAGER_NBYTES),
+    "OMPI_MCA_btl_tcp_max_send_size": str(_EAGER_NBYTES),
+}
 # The process that started MPI. A forked child (a DataLoader worker) inherits the library's memory but
 # not its threads and connections, so only this process may call into MPI.
 _owner: int | None = None
@@ -110,6 +117,9 @@ def initialize() -> Any:
 
 def _start(mpi: ModuleType) -> None:
     """MPI_Init_thread; libraries may write advice to stderr but must not change our signals."""
+    if mpi.get_vendor()[0] == "Open MPI":
+        for name, value in _OPEN_MPI_SETTINGS.items():
+            os.environ.setdefault(name, value)
     try:
         mpi.Init_thread(mpi.THREAD_MULTIPLE)
     except mpi.Exception as error:
