@@ -161,7 +161,7 @@ def _start(
     topology = party.topology
     # An algorithm that cannot do it is refused here, on every rank alike, before data moves.
     course(choice, collective, topology, root, party.rank, 0, 1)
-    words = [word.name if isinstance(word, Reduction) else word for word in (reduction,) if word]
+    words = [] if reduction is None else [reduction.name]
     if party.is_mpi:
         group = party.group._group
         way = _Way(party, collective, choice, root, MPIWire(group), AHEAD_MPI)
