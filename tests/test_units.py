@@ -5,7 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from doubletime.errors import UnitError
-from doubletime.units import format_nbytes, format_rate, format_seconds, parse_nbytes, parse_sizes
+from doubletime.units import (
+    format_nbytes,
+    format_rate,
+    format_seconds,
+    parse_nbytes,
+    parse_sizes,
+    plural,
+)
 
 
 @given(st.integers(0, 1 << 50))
@@ -84,3 +91,7 @@ def test_rates_are_decimal_as_those_of_nccl(bytes_per_s, shown):
 @given(st.floats(1e-9, 1e15), st.sampled_from([format_seconds, format_rate]))
 def test_nothing_is_shown_in_exponents(value, show):
     assert "e+" not in show(value)
+
+
+def test_counts_are_words_in_the_singular_and_plural():
+    assert (plural(1, "rank"), plural(2000, "rank")) == ("1 rank", "2,000 ranks")

@@ -1,4 +1,4 @@
-"""Sizes, times and rates as people write and read them."""
+"""Sizes, times, rates and counts as people write and read them."""
 
 from __future__ import annotations
 
@@ -75,3 +75,8 @@ def format_rate(bytes_per_s: float) -> str:
             return f"{bytes_per_s / scale:.3g} {unit}"
     digits = ".0f" if bytes_per_s >= 1e11 else ".3g"
     return f"{bytes_per_s / 1e9:{digits}} GB/s"
+
+
+def plural(count: int, noun: str) -> str:
+    """`1 rank`, `2 ranks`."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

@@ -9,7 +9,6 @@ from doubletime.reporting.console import (
     Watch,
     comparison_table,
     open_console,
-    plural,
     show_metrics,
 )
 from doubletime.training.loop import EpochDone, Notice, RunDone, RunStarted, StepDone
@@ -112,6 +111,5 @@ def test_a_rank_behind_a_pipe_draws_where_its_starter_has_a_terminal(monkeypatch
 
 
 def test_words():
-    assert (plural(1, "rank"), plural(2000, "rank")) == ("1 rank", "2,000 ranks")
     assert show_metrics({"accuracy": 0.5, "loss": 2.0}) == ["accuracy 50.00%", "loss 2.0000"]
     assert show_metrics({"accuracy": 0.5, "loss": 2.0}, only_main=True) == ["accuracy 50.00%"]

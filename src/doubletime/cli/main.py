@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from doubletime import __version__
-from doubletime.cli import bench, run, train
+from doubletime.cli import bench, explain, run, train
 from doubletime.errors import DoubletimeError
 
 app = typer.Typer(
@@ -44,6 +44,7 @@ app.command(
 )(run.run)
 app.command("train")(train.train)
 app.add_typer(bench.app, name="bench")
+app.command("explain")(explain.explain)
 
 
 def main() -> None:

@@ -151,7 +151,8 @@ def _prepared(task: str) -> tuple[str, str]:
 def _compare(task: str, ranks: int, options: list[str], runs: Path, name: str) -> None:
     """The same recipe on 1 rank and on several, with as many threads per rank in both."""
     from doubletime.reporting import runlog
-    from doubletime.reporting.console import comparison_table, open_console, plural
+    from doubletime.reporting.console import comparison_table, open_console
+    from doubletime.units import plural
 
     threads = os.environ.get("OMP_NUM_THREADS") or str(max(1, environment.own_cores() // ranks))
     settings = {"OMP_NUM_THREADS": threads}

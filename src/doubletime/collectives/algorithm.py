@@ -37,6 +37,9 @@ class Algorithm:
         formula: what the paper says it costs.
         chunks: the number of chunks that it needs, from
             `(collective, topology, segments, overlap)`; any other number is correct too.
+        rounds_formula: how many rounds its all_reduce takes, as published: p ranks, S segments;
+            `(+2)` says how many more where p is no power of two.
+        nbytes_formula: what the rank sends then which sends most, of a message of n; `(+n)` as above.
         is_pipelined: whether it makes use of segments.
     """
 
@@ -45,6 +48,8 @@ class Algorithm:
     collectives: Mapping[Collective, Build]
     formula: Formula
     chunks: Chunks
+    rounds_formula: str
+    nbytes_formula: str
     is_pipelined: bool = False
 
     def problem(

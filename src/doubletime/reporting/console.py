@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from doubletime.training.loop import EpochDone, Event, RunDone, RunStarted, StepDone
-from doubletime.units import format_seconds
+from doubletime.units import format_seconds, plural
 
 # The launcher hands a rank's output through a pipe. Whoever starts the ranks from a terminal says
 # here how wide that is, so that rank 0 can draw on it.
@@ -166,11 +166,6 @@ def show_metrics(metrics: Mapping[str, float], *, only_main: bool = False) -> li
         for name, value in metrics.items()
         if not (only_main and "loss" in name)
     ]
-
-
-def plural(count: int, noun: str) -> str:
-    """`1 rank`, `2 ranks`."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def _metric(name: str, value: float | None) -> str:

@@ -76,4 +76,6 @@ BINOMIAL_TREE = Algorithm(
     {"all_reduce": all_reduce, "reduce": reduce, "broadcast": broadcast},
     formula,
     lambda _collective, _topology, _segments, _overlap: 1,
+    "2⌈lg p⌉",
+    "⌈lg p⌉·n",
 )

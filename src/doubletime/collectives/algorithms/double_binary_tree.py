@@ -211,5 +211,7 @@ DOUBLE_BINARY_TREE = Algorithm(
     {"all_reduce": all_reduce, "reduce": reduce, "broadcast": broadcast},
     formula,
     _chunks,
+    "≤ 4(⌊lg(p−1)⌋+S)",
+    "≤ 2n",
     is_pipelined=True,
 )

@@ -168,4 +168,6 @@ HALVING_DOUBLING = Algorithm(
     {"all_reduce": all_reduce, "reduce_scatter": reduce_scatter, "all_gather": all_gather},
     formula,
     _chunks,
+    "2⌊lg p⌋ (+2)",
+    "2(p−1)/p·n (+n)",
 )

@@ -104,4 +104,6 @@ LINEAR = Algorithm(
     },
     formula,
     lambda _collective, _topology, _segments, _overlap: 1,
+    "2(p−1)",
+    "(p−1)·n",
 )

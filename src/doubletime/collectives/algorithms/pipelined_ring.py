@@ -78,5 +78,7 @@ PIPELINED_RING = Algorithm(
     },
     formula,
     _chunks,
+    "2(p−1)·S",
+    "2(p−1)/p·n",
     is_pipelined=True,
 )

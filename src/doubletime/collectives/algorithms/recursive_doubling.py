@@ -68,4 +68,6 @@ RECURSIVE_DOUBLING = Algorithm(
     {"all_reduce": all_reduce, "all_gather": halving_doubling.all_gather},
     formula,
     lambda _collective, _topology, _segments, _overlap: 1,
+    "⌊lg p⌋ (+2)",
+    "⌊lg p⌋·n (+n)",
 )

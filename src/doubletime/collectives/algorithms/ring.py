@@ -82,4 +82,6 @@ RING = Algorithm(
     },
     lambda problem, nbytes: formula(replace(problem, segments=1), nbytes),
     _chunks,
+    "2(p−1)",
+    "2(p−1)/p·n",
 )

@@ -52,6 +52,8 @@ def two_level(name: str, inside: Algorithm, between: Algorithm) -> Algorithm:
         found,
         partial(_formula, inside, between),
         partial(_chunks, inside, between),
+        "those of both levels",
+        "those of both levels",
         inside.is_pipelined or between.is_pipelined,
     )
 
