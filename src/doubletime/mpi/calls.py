@@ -23,7 +23,8 @@ _LIBRARIES = (
 )
 
 
-_TORCH_CALLS = torch.distributed.distributed_c10d.__file__
+# The wrapper that logs the errors of most calls of torch.distributed, not of all: isend has none.
+_TORCH_WRAPPER = torch.distributed.c10d_logger.__file__
 
 
 @dataclass(slots=True)
@@ -129,12 +130,9 @@ def called_from(depth: int) -> tuple[str, int, str]:
     then the frames in between need not be looked at one by one.
     """
     frame = sys._getframe(depth + 1)
-    code = frame.f_code
-    if code.co_filename == _TORCH_CALLS:
-        beyond = sys._getframe(depth + 3)
-        code = beyond.f_code
-        if not _is_library(code.co_filename):
-            return code.co_filename, beyond.f_lineno, code.co_name
+    wrapper = frame.f_back
+    if wrapper is not None and wrapper.f_code.co_filename == _TORCH_WRAPPER:
+        return place_of(wrapper.f_back)
     return place_of(frame)
 
 
