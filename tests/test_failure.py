@@ -38,6 +38,13 @@ def test_what_is_written_is_read_earliest_first(folder, found):
     }
 
 
+def test_a_rank_s_first_record_stands(folder):
+    first, second = failure.now(3, 5, "why\n"), failure.now(3, 1, "how\n")
+    assert failure.write(first)
+    assert failure.write(second)
+    assert failure.read(folder) == [first]
+
+
 def test_nobody_asks_for_records(monkeypatch, tmp_path):
     monkeypatch.delenv(FOLDER_VARIABLE, raising=False)
     assert not failure.write(failure.now(0, 1, "text\n"))

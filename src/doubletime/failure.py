@@ -46,6 +46,8 @@ def now(rank: int, exit_code: int, text: str) -> Failure:
 def write(failure: Failure) -> bool:
     """Leave the record in the launcher's folder, whole or not at all.
 
+    A rank's first record stands: what it says later is about how it ended, not why.
+
     Returns:
         False where no launcher asks for records or its folder cannot be written:
         the caller then shows the failure itself.
@@ -56,6 +58,8 @@ def write(failure: Failure) -> bool:
     target = Path(folder) / f"rank-{failure.rank}.json"
     partial = target.with_suffix(".partial")
     try:
+        if target.exists():
+            return True
         partial.write_text(json.dumps(asdict(failure)))
         partial.rename(target)
     except OSError:
