@@ -169,6 +169,17 @@ def a_callback_that_raises_fails_its_future_only(rank: int, world_size: int) -> 
     assert (tensor == world_size).all()
 
 
+def a_callback_that_exits_fails_its_future_only(rank: int, world_size: int) -> None:
+    def exits(_: Future[list[torch.Tensor]]) -> None:
+        raise SystemExit(3)
+
+    tensor = torch.ones(2)
+    future = dist.all_reduce(tensor, async_op=True).get_future()
+    with pytest.raises(RuntimeError, match=r"SystemExit\(3\)"):
+        future.then(exits).wait()
+    assert future.then(lambda done: done.value()[0].clone()).wait().tolist() == [world_size] * 2
+
+
 def threads_on_their_own_groups(rank: int, world_size: int) -> None:
     groups = [dist.new_group(list(range(world_size))) for _ in range(4)]
     wrong: list[str] = []
@@ -221,6 +232,7 @@ CHECKS = (
     callbacks_may_wait_for_other_operations,
     callbacks_may_be_slow,
     a_callback_that_raises_fails_its_future_only,
+    a_callback_that_exits_fails_its_future_only,
     threads_on_their_own_groups,
     groups_do_not_disturb_each_other,
 )

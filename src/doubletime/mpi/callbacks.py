@@ -17,6 +17,8 @@ from typing import Any
 
 import torch
 
+from doubletime.errors import CollectiveError
+
 _log = logging.getLogger(__name__)
 
 
@@ -111,6 +113,8 @@ class Future(_Base):  # type: ignore[misc]
                 result = callback(self)
             except Exception as error:
                 child.set_exception(error)
+            except BaseException as error:
+                child.set_exception(_ended(error))
             else:
                 child.set_result(result)
 
@@ -123,7 +127,17 @@ class Future(_Base):  # type: ignore[misc]
         def run() -> None:
             try:
                 callback(self)
-            except Exception:
+            except BaseException:
                 _log.exception("a callback of an mpi operation's future failed")
 
         self._callbacks.add(self._ready, run)
+
+
+def _ended(error: BaseException) -> CollectiveError:
+    """What waits for a callback that wanted to end the program; the thread it is on is not the program."""
+    failed = CollectiveError(
+        f"a future's callback raised {error!r}, which ends neither the program nor the job",
+        "raise an Exception in the callback, and call sys.exit in the program itself",
+    )
+    failed.__cause__ = error
+    return failed
