@@ -52,4 +52,20 @@ def what_is_not_a_number_stays_so(rank: int, world_size: int) -> None:
             assert (tensor[3:] == world_size).all()
 
 
-CHECKS = (half_types_add_up_no_worse_than_gloo, what_is_not_a_number_stays_so)
+def what_refuses_writes_gets_its_mean(rank: int, world_size: int) -> None:
+    mean = sum(range(world_size)) / world_size
+    for size in (4, 400_001):
+        for dtype in (torch.float32, torch.float16):
+            parameter = torch.nn.Parameter(torch.full((size,), float(rank), dtype=dtype))
+            with torch.inference_mode():
+                inference = torch.full((size,), float(rank), dtype=dtype)
+            for tensor in (parameter, inference):
+                dist.all_reduce(tensor, dist.ReduceOp.AVG)
+                assert (tensor == mean).all()
+
+
+CHECKS = (
+    half_types_add_up_no_worse_than_gloo,
+    what_is_not_a_number_stays_so,
+    what_refuses_writes_gets_its_mean,
+)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from doubletime.mpi.calls import Description
+from doubletime.mpi.flat import flattened
 from doubletime.mpi.group import SHARED_FROM_NBYTES, Group
 from doubletime.mpi.operations import message
 from doubletime.mpi.types import Reduction, datatype
@@ -39,7 +40,7 @@ def all_reduce(group: Group, tensor: torch.Tensor, reduction: Reduction, opts: A
         sent = message(mpi, tensor, datatype(mpi, tensor.dtype))
         is_over = group.comm.Iallreduce(mpi.IN_PLACE, sent, reduction.mpi_op(mpi)).Test
         if _is_over_soon(is_over):
-            reduction.finish(tensor, group.world_size)
+            _finish(tensor, reduction, group.world_size)
             group.leave(call)
         else:
             work = Work([tensor], group.callbacks)
@@ -76,4 +77,10 @@ def _rest(
     is_over: Condition, tensor: torch.Tensor, reduction: Reduction, world_size: int
 ) -> Operation:
     yield is_over
-    reduction.finish(tensor, world_size)
+    _finish(tensor, reduction, world_size)
+
+
+def _finish(tensor: torch.Tensor, reduction: Reduction, world_size: int) -> None:
+    """What torch still has to do; it refuses to write to a leaf or inference tensor as such."""
+    if reduction.name == "AVG":
+        reduction.finish(flattened(tensor), world_size)
