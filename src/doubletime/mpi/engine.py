@@ -44,6 +44,7 @@ class Job:
         self.on_done = on_done
         self.is_done = False
         self.error: Exception | None = None
+        self.given_up: Exception | None = None
         self._condition: Condition | None = None
         self._began_s = 0.0
         self._looked_s = 0.0
@@ -101,6 +102,8 @@ class Job:
         if now_s - self._looked_s < _LOOK_EVERY_S and now_s - self._began_s < self.timeout_s:
             return
         self._looked_s = now_s
+        if self.given_up is not None:
+            raise self.given_up
         if now_s - self._began_s >= self.timeout_s:
             raise self.on_timeout()
         self.on_wait(now_s - self._began_s)
@@ -127,6 +130,9 @@ class Engine:
         self._queue: deque[Job] = deque()
         self._messages: list[Job] = []
         self._running = threading.Lock()
+        self._runner = 0
+        # What callers' threads are carrying out themselves, and which thread does.
+        self._here: dict[Job, int] = {}
         self._thread: threading.Thread | None = None
         self._stopping = False
         self._abandoned: list[Job] = []
@@ -144,8 +150,8 @@ class Engine:
             finally:
                 self.give_back()
             return
-        self._check()
         with self._wake:
+            self._check()
             self._queue.append(job)
             self._start_thread()
             self._wake.notify()
@@ -157,13 +163,19 @@ class Engine:
             Exception: the error of an earlier operation that left the group unusable.
         """
         self._check()
-        return not self._queue and self._running.acquire(blocking=False)
+        if self._queue or not self._running.acquire(blocking=False):
+            return False
+        self._runner = threading.get_ident()
+        return True
 
     def run(self, job: Job) -> None:
         """Carry an operation out in this thread."""
+        self._here[job] = threading.get_ident()
+        job.given_up = self.broken
         try:
             job.run(self._inline_spin_s)
         finally:
+            del self._here[job]
             self._note(job)
 
     def give_back(self) -> None:
@@ -172,11 +184,15 @@ class Engine:
 
     def look_after(self, job: Job, may_finish_here: bool) -> None:
         """A message: post it now, in this thread, and see it through beside the collectives."""
-        self._check()
-        if may_finish_here:
-            job.advance()
-        else:
-            job.post()
+        self._here[job] = threading.get_ident()
+        try:
+            self._check()
+            if may_finish_here:
+                job.advance()
+            else:
+                job.post()
+        finally:
+            del self._here[job]
         self._note(job)
         if not job.is_done:
             with self._wake:
@@ -194,7 +210,10 @@ class Engine:
         return True
 
     def stop(self, error: Exception | None = None) -> None:
-        """End the communication thread: when its work is done, or at once with this error."""
+        """Let no operation be under way: wait for each, or end it at once with this error.
+
+        From then on no thread of the program gets into MPI by this group.
+        """
         with self._wake:
             self._stopping = True
             if error is not None:
@@ -202,11 +221,17 @@ class Engine:
             self._wake.notify()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
+        me = threading.get_ident()
+        while not (self._running.acquire(blocking=False) or self._runner == me):
+            time.sleep(0.001)
+        self._runner = me
+        while any(thread != me for thread in list(self._here.values())):
+            time.sleep(0.001)
 
     def is_idle_within(self, patience_s: float) -> bool:
         """Whether nothing is under way any more, after `patience_s` seconds at most."""
         end_s = time.monotonic() + patience_s
-        while self._queue or self._messages:
+        while self._queue or self._messages or self._here or self._running.locked():
             if time.monotonic() > end_s:
                 return False
             time.sleep(0.001)
@@ -275,6 +300,8 @@ class Engine:
 
     def _break(self, error: Exception) -> None:
         self.broken = error
+        for job in list(self._here):
+            job.given_up = error
         for job in [*self._queue, *self._messages]:
             if not job.is_done:
                 self._abandoned.append(job)

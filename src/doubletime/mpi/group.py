@@ -58,6 +58,7 @@ class Group:
         self.message_comm = self.comm.Dup()
         self.rank: int = self.comm.Get_rank()
         self.world_size: int = self.comm.Get_size()
+        self.most_tag: int = self.comm.Get_attr(job.mpi.TAG_UB)
         self.transport = Transport(job.mpi, self.comm)
         self.memory: HostMemory | None = attach(self.comm)
         self.engine = Engine(f"doubletime-{name}", job.inline_spin_s, job.thread_spin_s)

@@ -72,8 +72,7 @@ def _check(group: Group, peer: int | None, tag: int) -> None:
             f"there is no rank {peer} in group {group.name!r} of {group.world_size} ranks",
             f"name a rank from 0 to {group.world_size - 1}",
         )
-    most = group.comm.Get_attr(group.job.mpi.TAG_UB)
-    if not 0 <= tag <= most:
+    if not 0 <= tag <= group.most_tag:
         raise UnsupportedError(
-            f"tag {tag} is not one that MPI takes", f"use a tag from 0 to {most}"
+            f"tag {tag} is not one that MPI takes", f"use a tag from 0 to {group.most_tag}"
         )
