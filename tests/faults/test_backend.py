@@ -140,3 +140,43 @@ def test_forgetting_to_destroy_neither_hangs_nor_crashes(mpi):
 def test_ranks_that_end_at_different_times_all_end_well():
     body = f"{WAIT}time.sleep(3 * rank)\n"
     assert run_ranks(program(body), 2, timeout=60).exit_code == 0
+
+
+THREADS = """
+import threading, time
+def loop(start):
+    try:
+        while True:
+            start()
+    except Exception as error:
+        print("stopped:", type(error).__name__, flush=True)
+def all_reduce():
+    dist.all_reduce(torch.ones(3))
+def large():
+    dist.all_reduce(torch.ones(1 << 20), async_op=True).wait()
+def messages():
+    sent = dist.isend(torch.ones(3), 1 - rank)
+    dist.recv(torch.ones(3), 1 - rank)
+    sent.wait()
+threading.Thread(target=loop, args=({start},), daemon=True).start()
+time.sleep(0.5)
+"""
+
+
+@pytest.mark.parametrize("start", ["all_reduce", "large", "messages"])
+def test_threads_that_use_the_group_at_exit_stop(mpi, start):
+    ranks = run_ranks(program(THREADS.replace("{start}", start)), 2, mpi=mpi, timeout=60)
+    assert ranks.exit_code == 0, ranks.show()
+    assert ranks.stdout.count("stopped: CollectiveError") == 2
+
+
+@pytest.mark.parametrize(("call", "function"), [("irecv", "<module>"), ("recv", "step")])
+def test_a_message_that_nobody_sends_is_named_by_its_line(call, function):
+    begin = f"dist.{call}(torch.ones(3), 1 - rank)" + (".wait()" if call == "irecv" else "")
+    body = f"def step():\n    {begin}\nstep()\n" if function == "step" else f"{begin}\n"
+    ranks = run_ranks(program(body, timeout=1), 2, timeout=60)
+    assert ranks.exit_code == 1
+    line = 8 if function == "step" else 7
+    assert re.search(rf"called at \S+/program\.py:{line} in {function} ", ranks.stderr), (
+        ranks.stderr
+    )

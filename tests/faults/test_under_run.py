@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
@@ -124,3 +125,39 @@ def test_a_killed_supervisor_leaves_no_process(tmp_path):
             time.sleep(0.05)
         os.kill(job.process.pid, signal.SIGKILL)
         job.wait(60)  # fails where a process outlives the command by five seconds
+
+
+SHM = Path("/dev/shm")
+SEMAPHORE = """
+import multiprocessing, os, signal, sys, time
+from mpi4py import MPI
+lock = multiprocessing.get_context("spawn").Lock()
+time.sleep(0.3)
+MPI.COMM_WORLD.Barrier()
+if MPI.COMM_WORLD.rank == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+time.sleep(600)
+"""
+
+
+def test_semaphores_of_killed_ranks_are_removed(tmp_path):
+    before = set(SHM.iterdir())
+    ended = run_command(command(written(tmp_path, SEMAPHORE)))
+    assert ended.exit_code == 137
+    left = {path.name for path in set(SHM.iterdir()) - before}
+    assert not [name for name in left if name.startswith("sem.mp-")]
+
+
+EXITS = """
+import os, sys, torch, torch.distributed as dist
+dist.init_process_group("mpi")
+if dist.get_rank() == 1:
+    sys.exit("the data set is not there")
+dist.all_reduce(torch.ones(3))
+"""
+
+
+def test_why_a_rank_of_the_mpi_group_exits_is_told(tmp_path):
+    ended = run_command(command(written(tmp_path, EXITS)))
+    assert ended.exit_code == 1
+    assert ended.stderr.endswith(" failed:\nthe data set is not there\n")

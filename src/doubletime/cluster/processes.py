@@ -110,7 +110,7 @@ class SharedMemoryFiles:
             prefixes: how the names begin that the job's MPI gives to its files.
         """
         self._prefixes = tuple(prefixes)
-        self._before = _listing()
+        self._before = set(_listing())
         self._ours: set[str] = set()
         self._first_seen: dict[str, float] = {}
 
@@ -118,46 +118,56 @@ class SharedMemoryFiles:
         """Look whether new files are there, and which of them the job's processes map."""
         now = time.monotonic()
         new = {
-            name
-            for name in _listing() - self._before - self._ours
-            if now - self._first_seen.setdefault(name, now) < _MAPPED_WITHIN_S
+            name: inode
+            for name, inode in _listing().items()
+            if name not in self._before | self._ours
+            and now - self._first_seen.setdefault(name, now) < _MAPPED_WITHIN_S
         }
         if new:
             for process in processes():
-                self._ours |= new & _mapped(process.pid)
+                mapped = _mapped(process.pid)
+                self._ours |= {name for name, inode in new.items() if inode in mapped}
 
     def remove(self) -> None:
         """Remove what the job made and no live process uses."""
-        new = _listing() - self._before
-        left = {name for name in new if name in self._ours or name.startswith(self._prefixes)}
+        left = {
+            name: inode
+            for name, inode in _listing().items()
+            if name not in self._before and (name in self._ours or name.startswith(self._prefixes))
+        }
         if not left:
             return
         for pid in psutil.pids():
-            left -= _mapped(pid)
+            mapped = _mapped(pid)
+            left = {name: inode for name, inode in left.items() if inode not in mapped}
         for name in left:
             with contextlib.suppress(FileNotFoundError):
                 (_SHM / name).unlink()
 
 
-def _listing() -> set[str]:
-    """Names of this user's files."""
-    names = set()
+def _listing() -> dict[str, int]:
+    """This user's files: the inode of each name."""
+    inodes = {}
     try:
         with os.scandir(_SHM) as entries:
             for entry in entries:
                 with contextlib.suppress(FileNotFoundError):
-                    if entry.stat(follow_symlinks=False).st_uid == os.geteuid():
-                        names.add(entry.name)
+                    status = entry.stat(follow_symlinks=False)
+                    if status.st_uid == os.geteuid():
+                        inodes[entry.name] = status.st_ino
     except FileNotFoundError:  # a container without it
-        return set()
-    return names
+        return {}
+    return inodes
 
 
-def _mapped(pid: int) -> set[str]:
-    """Names in /dev/shm that a process maps; none where it has ended or is another user's."""
+def _mapped(pid: int) -> set[int]:
+    """Inodes in /dev/shm that a process maps; none where it has ended or is another user's.
+
+    Not names: a semaphore gets its name after it has been mapped under another.
+    """
     try:
         lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
     except OSError:
         return set()
-    paths = (line.split(maxsplit=5)[-1] for line in lines if f"{_SHM}/" in line)
-    return {path.removeprefix(f"{_SHM}/").removesuffix(" (deleted)") for path in paths}
+    # address, permissions, offset, device, inode, path
+    return {int(line.split(maxsplit=5)[4]) for line in lines if f"{_SHM}/" in line}

@@ -11,10 +11,11 @@ import io
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable
-from contextlib import redirect_stderr
+from contextlib import redirect_stderr, suppress
 from types import TracebackType
 from typing import NoReturn
 
@@ -29,6 +30,7 @@ _INTERRUPTED = 130
 _FORK_ENDS_WITHIN_S = 4.0
 # Some launchers stop reading a rank's stderr as soon as it asks for the abort.
 _LAST_WORDS_S = 0.1
+_WORKERS_END_WITHIN_S = 0.5
 _installed_in: int | None = None
 _plain_hook: Hook | None = None
 
@@ -114,8 +116,23 @@ def _fail(exit_code: int, text: str) -> NoReturn:
         sys.stderr.write(record.show())
         sys.stderr.flush()
         time.sleep(_LAST_WORDS_S)
+    _end_workers()
     library.abort(exit_code)
     raise AssertionError("MPI_Abort returned")
+
+
+def _end_workers() -> None:
+    """Let multiprocessing end its workers and remove its files, which MPI's abort gives it no time for."""
+    util = sys.modules.get("multiprocessing.util")
+    if util is None:
+        return
+    with suppress(ValueError):  # not the main thread
+        signal.signal(
+            signal.SIGCHLD, signal.SIG_DFL
+        )  # torch's raises an error for each worker's end
+    ending = threading.Thread(target=util._exit_function, daemon=True)
+    ending.start()
+    ending.join(_WORKERS_END_WITHIN_S)
 
 
 def _at_end() -> None:
