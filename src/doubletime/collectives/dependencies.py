@@ -22,11 +22,13 @@ class Needs:
     """What one round's messages wait for: indices into the rank's own rounds, −1 for nothing.
 
     Attributes:
-        sends: for each send the last earlier round that writes one of its chunks: it must have
-            been received, and reduced where it is reduced.
+        sends: for each send the last earlier round that writes one of its chunks: it and all before
+            it (which may write its other chunks) must have been received, and reduced where they
+            are reduced.
         receives: for each receive the last earlier round that sends or writes one of its chunks.
-            A copy must not be received in place before that round is complete; a reduced receive
-            may come into scratch memory at any time, and waits with the reduction only.
+            A copy must not be received in place before that round and all before it are complete
+            (an earlier one may still be sending the same chunk); a reduced receive may come into
+            scratch memory at any time, and waits with the reduction only.
     """
 
     sends: tuple[int, ...]

@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Protocol
 
 import torch
 
 from doubletime.collectives.chunks import overlap
-from doubletime.collectives.dependencies import NOTHING, Needs, needs
+from doubletime.collectives.dependencies import Needs, needs
 from doubletime.collectives.schedule import Combine, Receive, Round, Send
 
 Condition = Callable[[], bool]
@@ -194,15 +195,14 @@ class Execution:
         state.unsent = waiting
 
     def _is_received(self, number: int) -> bool:
-        """Whether a round's receives are all in their place, reduced where they are reduced."""
-        return number < self._first or self._open[number - self._first].is_received
+        """Whether the receives of a round and of all before it are in their place, and reduced."""
+        return all(
+            state.is_received for state in islice(self._open, max(0, number - self._first + 1))
+        )
 
     def _is_over(self, number: int) -> bool:
-        """Whether a round is complete."""
-        if number == NOTHING or number < self._first:
-            return True
-        state = self._open[number - self._first]
-        return state.is_received and state.is_sent
+        """Whether a round is complete, and all before it, which may still be sending the same chunk."""
+        return number < self._first
 
     # -- ending -----------------------------------------------------------------------------------
 
