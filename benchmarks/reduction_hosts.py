@@ -26,7 +26,7 @@ from doubletime.mpi import library
 from doubletime.planning import machine
 from doubletime.planning.load import busy_share
 from doubletime.planning.timing import Spread, spread
-from doubletime.units import format_nbytes, format_seconds
+from doubletime.units import format_nbytes, format_seconds, parse_nbytes
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from vcluster import jobs
@@ -119,10 +119,10 @@ def rank(backend: str, nbytes: int, candidates: Sequence[str]) -> None:
 
 def _choice(words: str) -> Choice:
     name, *numbers = words.split("@")
-    units = {"K": 1 << 10, "M": MIB}
     if not numbers:
         return Choice(name)
-    return Choice(name, int(numbers[0][:-1]) * units[numbers[0][-1]], int((numbers[1:] or [1])[0]))
+    overlap = int(numbers[1]) if len(numbers) > 1 else 0
+    return Choice(name, parse_nbytes(numbers[0]), overlap)
 
 
 def measure(case: Case, backend: str = "mpi") -> dict[str, Spread]:
