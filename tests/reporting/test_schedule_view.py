@@ -16,11 +16,12 @@ from doubletime.reporting.schedule_view import (
     Page,
     place_name,
     show_evidence,
-    show_legend,
     show_schedule,
 )
 
-RING_OF_TWO = """
+RING_OF_TWO = """\
+A,B parts  01 whose contributions  + added  = copied
+
 start                       A    B
   rank 0                    0·   0·
   rank 1                    ·1   ·1
@@ -76,7 +77,6 @@ def test_on_a_terminal_it_has_colours_and_no_line_is_longer(name, width):
 def test_where_stdout_is_not_unicode_it_is_ascii(name):
     algorithm, asked = ALGORITHMS[name], schedule(name, 4)
     text = shown(show_schedule, asked, encoding="ascii")
-    text += shown(show_legend, asked.problem, 4, encoding="ascii")
     text += shown(show_evidence, asked, prove(asked), encoding="ascii")
     text += shown(show_prices, prices(algorithm, asked), "assumed", encoding="ascii")
     assert "rank 3" in text
@@ -92,6 +92,26 @@ def test_of_many_rounds_and_ranks_the_first_and_the_last_are_shown_unless_all_ar
     text = shown(show_schedule, long, shows_all=True)
     assert text.count("round ") == 38
     assert text.count("  rank 14 ") == 39
+
+
+def test_on_a_narrow_terminal_contributions_are_counted_and_parts_left_out():
+    asked = schedule("ring", 8)
+    text = Text.from_ansi(shown(show_schedule, asked, width=80)).plain
+    assert "8 how many" not in text
+    assert "2 how many contributions" in text
+    assert "… a wider terminal, or --all, shows whose contributions" in text
+    assert "… and parts" not in text
+    last = next(line for line in reversed(text.splitlines()) if "rank 7" in line)
+    assert last.split() == ["rank", "7", "B→0", "=A←6", "=8", *["8"] * 7]
+    text = Text.from_ansi(shown(show_schedule, schedule("ring", 16), width=80)).plain
+    assert "… and parts" in text
+    for plain in (
+        shown(show_schedule, asked, width=120),
+        shown(show_schedule, asked),
+        shown(show_schedule, asked, width=80, shows_all=True),
+    ):
+        assert "whose contributions" in plain
+        assert "wider terminal" not in plain
 
 
 def test_hosts_are_named_and_apart():

@@ -263,7 +263,7 @@ def _show_whole(
     from doubletime.collectives.holdings import columns
     from doubletime.collectives.proof import prove
     from doubletime.reporting.schedule_cost import show_prices
-    from doubletime.reporting.schedule_view import show_evidence, show_legend, show_schedule
+    from doubletime.reporting.schedule_view import show_evidence, show_schedule
 
     problem = schedule.problem
     count = len(columns(schedule))
@@ -272,7 +272,6 @@ def _show_whole(
     if not shows_all and problem.ranks * count * schedule.length > _MOST_CELLS:
         _show_rank(page, algorithm, problem, None, shows_all=False, pricing=None)
     else:
-        show_legend(page, problem, count)
         times = prices.times if prices is not None else None
         show_schedule(page, schedule, shows_all=shows_all, times=times)
     show_evidence(page, schedule, evidence)
@@ -315,4 +314,4 @@ def _show_rank(
             f" for {format_nbytes(pricing.nbytes)}: {format_seconds(time_s)}"
             " for this rank's rounds, if no partner is late",
         )
-        page.prose((f"  {pricing.origin}", "dim"))
+        page.prose((pricing.origin, "dim"), indent=2)

@@ -23,8 +23,8 @@ def show_algorithms(page: Page, algorithms: Iterable[Algorithm]) -> None:
             (f"{each.rounds_formula:<22}", "green"),
             (each.nbytes_formula, "green"),
         )
-        page.prose(f"  {', '.join(each.collectives)}")
-        page.prose((f"  {each.source}", "dim"))
+        page.prose(", ".join(each.collectives), indent=2)
+        page.prose((each.source, "dim"), indent=2)
     page.line()
     page.prose("p ranks, n bytes, S segments; (+…) where p is no power of two.")
     page.prose(

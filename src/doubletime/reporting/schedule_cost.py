@@ -90,7 +90,7 @@ def show_prices(page: Page, prices: Prices, origin: str, *, shows_all: bool = Fa
     topology = prices.schedule.problem.topology
     page.line()
     page.line(("predicted", "bold"), f" for {format_nbytes(prices.nbytes)}, {place_name(topology)}")
-    page.prose((f"  {origin}: {_parameters(prices)}", "dim"))
+    page.prose((f"{origin}: {_parameters(prices)}", "dim"), indent=2)
     page.line()
     _show_rounds(page, prices, shows_all)
     page.line()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from rich.console import Console
+from rich.padding import Padding
 from rich.text import Text
 
 from doubletime.collectives import labels
@@ -71,9 +72,12 @@ class Page:
         else:
             self._console.print(text, no_wrap=True, overflow="ellipsis", crop=True)
 
-    def prose(self, *parts: tuple[str, str] | str) -> None:
+    def prose(self, *parts: tuple[str, str] | str, indent: int = 0) -> None:
         """Show a sentence, wrapped at the terminal's edge."""
-        self._console.print(self._text(parts), soft_wrap=self.width is None)
+        if self.width is None:
+            self._console.print(" " * indent, self._text(parts), sep="", soft_wrap=True)
+        else:
+            self._console.print(Padding(self._text(parts), (0, 0, 0, indent), expand=False))
 
     def _text(self, parts: Iterable[tuple[str, str] | str]) -> Text:
         pairs = [(part, "") if isinstance(part, str) else part for part in parts]
@@ -119,6 +123,7 @@ def show_schedule(
         times: when each round happens, by its number.
     """
     look = _Look.of(schedule, page.width, shows_all, times is not None)
+    _show_legend(page, schedule.problem, look)
     numbers = sorted({each.number for rounds in schedule.rounds for each in rounds})
     shown = set(numbers)
     if not shows_all and len(numbers) > FIRST_ROUNDS + LAST_ROUNDS + 1:
@@ -135,21 +140,24 @@ def show_schedule(
             )
             skipped = []
         _show_frame(page, frame, schedule, look, (times or {}).get(frame.number))
+    if look.is_counted:
+        page.line()
+        page.line(("… a wider terminal, or --all, shows whose contributions", "italic dim"))
+    if None in look.columns:
+        first, last = look.columns.index(None), look.count - 2
+        names = labels.columns(((first, last + 1),), look.count)
+        page.line((f"… and parts {names}", "italic dim"))
 
 
-def show_legend(page: Page, problem: Problem, count: int) -> None:
-    """Say what letters, digits and marks mean.
-
-    Args:
-        page: where.
-        problem: whose schedule is shown.
-        count: how many columns it has.
-    """
-    names = labels.columns(((0, count),), count)
-    part = "the whole message" if count == 1 else "parts of the message"
+def _show_legend(page: Page, problem: Problem, look: _Look) -> None:
+    """What letters, digits and marks mean."""
+    names = labels.columns(((0, look.count),), look.count)
+    part = "the message" if look.count == 1 else "parts"
+    example = look.held(0b11, max(problem.ranks, 2))
     page.prose(
-        (names, "bold"), f" {part}  ", (labels.ranks(0b11, max(problem.ranks, 2)), "bold"),
-        " whose contributions  ", ("+", _ADDED), " added  ", ("=", _COPIED), " copied",
+        (names, "bold"), f" {part}  ", (example, "bold"),
+        " how many contributions  " if look.is_counted else " whose contributions  ",
+        ("+", _ADDED), " added  ", ("=", _COPIED), " copied",
         *(("  ", ("complete", "bold green"), "  ", ("given away", "dim")) if page.width else ()),
     )  # fmt: skip
 
@@ -164,7 +172,9 @@ class _Look:
         names: the width of the ranks' names.
         sends, receives: the widths of the messages.
         cell: the width of a cell.
+        gap: what stands before each.
         count: how many columns there are in all.
+        is_counted: whether cells say how many contributions they hold, for want of room.
     """
 
     ranks: tuple[int | None, ...]
@@ -173,7 +183,15 @@ class _Look:
     sends: int
     receives: int
     cell: int
+    gap: int
     count: int
+    is_counted: bool
+
+    def held(self, mask: int, ranks: int) -> str:
+        """What a cell says of the contributions it holds; bit r of the mask is rank r."""
+        if self.is_counted:
+            return str(mask.bit_count()) if mask else "·"
+        return labels.ranks(mask, ranks)
 
     @classmethod
     def of(cls, schedule: Schedule, width: int | None, shows_all: bool, is_timed: bool) -> _Look:
@@ -195,14 +213,17 @@ class _Look:
         heading = f"round {schedule.length} of {schedule.length} add and copy"
         longest = len(heading) + len(", 99.9 ms") * is_timed
         receives = max(receives, longest - (2 + names + 2 + sends + 2))
-        room = count
+        room, gap, is_counted = count, 2, False
         if width is not None and not shows_all:
             left = width - (2 + names + 2 + sends + 2 + receives)
-            room = max(3, left // (cell + 2))
+            if count * (cell + 1) > left:
+                is_counted, cell = True, 1 + len(str(topology.ranks))
+            gap = 2 if count * (cell + 2) <= left else 1
+            room = max(3, left // (cell + gap))
         shown: tuple[int | None, ...] = tuple(range(count))
         if room < count:
             shown = (*range(room - 2), None, count - 1)
-        return cls(ranks, shown, names, sends, receives, cell, count)
+        return cls(ranks, shown, names, sends, receives, cell, gap, count, is_counted)
 
 
 def _ends(count: int, first: int, last: int, shows_all: bool) -> tuple[int | None, ...]:
@@ -258,17 +279,18 @@ def _heading(
         name = "…" if at is None else labels.column(at, look.count)
         width = 1 if at is None else look.cell
         # Over the first digit: what stands before it is the mark.
-        yield "  " + (name if at is None else f" {name:<{width - 1}}"), "bold"
+        name = name if at is None else f" {name:<{width - 1}}"
+        yield " " * look.gap + name, "bold"
 
 
 def _cells(row: Sequence[Cell], ranks: int, look: _Look) -> Iterator[tuple[str, str] | str]:
     for at in look.columns:
-        yield "  "
+        yield " " * look.gap
         if at is None:
             yield "…", "dim"
             continue
         cell = row[at]
-        text = _MARKS[cell.change] + labels.ranks(cell.ranks, ranks)
+        text = _MARKS[cell.change] + look.held(cell.ranks, ranks)
         yield text, _STYLES[cell.state, cell.change is not Change.NONE]
         yield " " * (look.cell - len(text))
 
