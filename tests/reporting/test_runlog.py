@@ -45,6 +45,15 @@ def test_a_folder_that_cannot_be_made_is_an_error_with_its_reason(tmp_path):
         RunLog(tmp_path / "file" / "run")
 
 
+def test_a_full_disk_is_an_error_with_its_reason(tmp_path):
+    (tmp_path / "config.json").symlink_to("/dev/full")
+    with (
+        pytest.raises(TrainingError, match="cannot be written: No space left on device"),
+        RunLog(tmp_path) as log,
+    ):
+        log(STARTED)
+
+
 def test_an_unfinished_or_absent_run_has_no_result(tmp_path):
     with RunLog(tmp_path / "a") as log:
         log(STARTED)

@@ -6,7 +6,8 @@ import json
 import platform
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
@@ -36,32 +37,44 @@ class RunLog:
         self.folder = folder
         if (folder / METRICS).exists():
             raise TrainingError(f"{folder} holds a run already", "--name another, or delete it")
-        try:
+        with self._writing():
             folder.mkdir(parents=True, exist_ok=True)
             self._lines = (folder / METRICS).open("w", encoding="utf-8")
-        except OSError as error:
-            raise TrainingError(
-                f"{folder} cannot be written: {error.strerror}", "--runs another folder"
-            ) from error
         self._started_s = time.monotonic()
 
     def __call__(self, event: Event) -> None:
-        """Write the event; a line is whole as soon as this returns, also if the run dies."""
+        """Write the event; a line is whole as soon as this returns, also if the run dies.
+
+        Raises:
+            TrainingError: if it cannot be written, as on a disk that is full.
+        """
         if isinstance(event, RunStarted):
-            self._write_config(event)
+            with self._writing():
+                self._write_config(event)
         line = {
             "event": type(event).__name__,
             "time_s": round(time.monotonic() - self._started_s, 4),
             **asdict(event),
         }
-        self._lines.write(json.dumps(line) + "\n")
-        self._lines.flush()
+        with self._writing():
+            self._lines.write(json.dumps(line) + "\n")
+            self._lines.flush()
 
     def __enter__(self) -> RunLog:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._lines.close()
+        with suppress(OSError):  # what it could not write has been told
+            self._lines.close()
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise TrainingError(
+                f"{self.folder} cannot be written: {error.strerror}", "--runs another folder"
+            ) from error
 
     def _write_config(self, started: RunStarted) -> None:
         config = {
