@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from doubletime.errors import TrainingError
+from doubletime.errors import TaskError, TrainingError
 from doubletime.training import loop
 from doubletime.training.data import ShardedSampler
 from doubletime.training.loop import EpochDone, Recipe, RunDone, RunStarted, StepDone
@@ -260,3 +260,29 @@ def test_batches_move_to_the_device_whatever_holds_them():
     assert moved["a"][1] == "text"
     assert moved["b"][0].is_meta
     assert moved["b"][1]["c"].is_meta
+
+
+class _Gives(Task):
+    def __init__(self, model=None, **settings):
+        self.given = model
+        self.__dict__.update(settings)
+
+    def model(self):
+        return self.given
+
+    def train_data(self):
+        return torch.ones(4, 2), torch.zeros(4, dtype=torch.int64)
+
+
+@pytest.mark.parametrize(
+    ("task", "what"),
+    [
+        (_Gives(), r"model\(\) of _Gives returned a NoneType, no torch.nn.Module"),
+        (_Gives(torch.nn.Softmax(dim=1)), "the model of _Gives has no parameters to train"),
+        (_Gives(torch.nn.Linear(2, 2), epochs="3"), "epochs is '3', no whole number"),
+    ],
+    ids=["no model", "no parameters", "text for a number"],
+)
+def test_a_task_that_cannot_be_trained_is_named(task, what):
+    with pytest.raises((TaskError, TrainingError), match=what):
+        loop.run(task, Recipe.of(task), lambda event: None)

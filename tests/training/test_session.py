@@ -90,3 +90,9 @@ def test_another_backend_than_the_one_joined_is_refused():
     assert done.stdout.strip() == (
         "backend 'gloo' was asked for, this process has joined over None already"
     )
+
+
+def test_an_unknown_backend_is_refused():
+    ranks = run_ranks("import doubletime as dt\ndt.init('glue')\n", 1)
+    assert ranks.exit_code == 1
+    assert "there is no backend 'glue'\n  remedy: choose among mpi, gloo and nccl" in ranks.stderr

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from doubletime.errors import TrainingError
+from doubletime.errors import TaskError, TrainingError
 from doubletime.training import session
 from doubletime.training.data import Batches, ShardedSampler, length_of, loader
 from doubletime.training.parallelize import parallelize, share_buffers, sum_over_ranks
@@ -154,6 +154,8 @@ class Recipe:
             ("seed", recipe.seed, 0),
             ("limit", 1 if limit is None else limit, 1),
         ):
+            if not isinstance(value, int):
+                raise TrainingError(f"{name} is {value!r}, no whole number", f"{name} = {least}")
             if value < least:
                 raise TrainingError(f"{name} is {value}", f"give {name} {least} or more")
         return recipe
@@ -213,7 +215,7 @@ class _Trainer:
         self.samples = self.batches.sampler.length
         self.test_data = task.test_data()
         torch.manual_seed(recipe.seed)
-        self.bare_model = task.model()
+        self.bare_model = _trainable(task.model(), task)
         self.model = parallelize(self.bare_model)
         torch.manual_seed(recipe.seed + joined.rank)  # ranks must not drop out the same units
         self.optimizer = task.optimizer(self.bare_model.parameters())
@@ -341,3 +343,22 @@ def _first_samples(data: Data, limit: int | None) -> Data:
     if isinstance(data, tuple):
         return tuple(tensor[:limit] for tensor in data)
     return torch.utils.data.Subset(data, range(limit))
+
+
+def _trainable(model: object, task: Task) -> nn.Module:
+    """What the task's model() gave, if it is one that can be trained.
+
+    Raises:
+        TaskError: if it is no module, or has no parameters that want a gradient.
+    """
+    if not isinstance(model, nn.Module):
+        raise TaskError(
+            f"model() of {task.name} returned a {type(model).__name__}, no torch.nn.Module",
+            "return the model from model()",
+        )
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise TaskError(
+            f"the model of {task.name} has no parameters to train",
+            "give it layers with parameters, with requires_grad",
+        )
+    return model

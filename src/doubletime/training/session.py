@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from doubletime import environment
-from doubletime.errors import LauncherMismatchError
+from doubletime.errors import LauncherMismatchError, LaunchError
 from doubletime.mpi import library
 
 
@@ -120,6 +120,12 @@ def _default_backend(place: environment.Place | None, device: torch.device) -> s
 
 
 def _make_group(backend: str, place: environment.Place | None) -> None:
+    known = set(dist.Backend.backend_list)
+    # "gloo", or one for each device: "cpu:mpi,cuda:nccl"
+    if unknown := {part.rpartition(":")[2] for part in backend.lower().split(",")} - known:
+        raise LaunchError(
+            f"there is no backend {sorted(unknown)[0]!r}", "choose among mpi, gloo and nccl"
+        )
     if "mpi" in backend or (place is not None and not place.speaks_mpi):
         dist.init_process_group(backend)
     elif place is None:
