@@ -59,3 +59,10 @@ def test_rank_count_that_contradicts_the_launcher_is_refused():
     job = run_command(["mpiexec", "-n", "2", *BENCH, "-n", "3", "--sizes", "4"], env=PLAIN)
     assert job.exit_code != 0
     assert "-n 3 was asked for" in job.stderr
+
+
+def test_a_folder_is_no_file_for_figures(tmp_path):
+    done = run_command([*BENCH, "--json", str(tmp_path)])
+    assert done.exit_code == 1
+    assert done.stderr.startswith(f"{tmp_path} is a folder\n  remedy: --json ")
+    assert done.seconds < 30

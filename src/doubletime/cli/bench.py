@@ -56,6 +56,8 @@ def allreduce(
     if json_file is not None and not json_file.absolute().parent.is_dir():
         folder = json_file.absolute().parent
         raise LaunchError(f"there is no folder {folder} for {json_file.name}", f"mkdir -p {folder}")
+    if json_file is not None and json_file.is_dir():
+        raise LaunchError(f"{json_file} is a folder", f"--json {json_file / 'figures.json'}")
     place = environment.place()
     if place is not None and place.speaks_mpi:
         if ranks not in (None, place.world_size):
