@@ -10,7 +10,10 @@ from weakref import WeakKeyDictionary
 import torch
 import torch.distributed as dist
 
+from doubletime.collectives.choice import Choice
 from doubletime.collectives.execution import Wire
+from doubletime.collectives.knowledge import Knowledge
+from doubletime.collectives.schedule import Collective
 from doubletime.collectives.topology import Topology
 from doubletime.collectives.wires import BatchWire, C10dWire
 from doubletime.mpi.process_group import ProcessGroupMPI
@@ -24,12 +27,18 @@ class Party:
 
     Args:
         group: any process group of this process.
+
+    Attributes:
+        knowledge: what `auto` knows of the cluster once it has been used.
+        decided: what it has chosen, by collective and the size's power of two.
     """
 
     def __init__(self, group: Any) -> None:
         self.group = group
         self.rank: int = group.rank()
         self.world_size: int = group.size()
+        self.knowledge: Knowledge | None = None
+        self.decided: dict[tuple[Collective, int], Choice] = {}
 
     @property
     def is_mpi(self) -> bool:
@@ -37,14 +46,19 @@ class Party:
         return isinstance(self.group, ProcessGroupMPI)
 
     @cached_property
-    def topology(self) -> Topology:
-        """Where the ranks are; the first use is a collective of the group unless it is one of mpi."""
+    def hosts(self) -> list[str]:
+        """The name of each rank's host; the first use is a collective of the group unless it is one of mpi."""
         if self.is_mpi:
             lane = self.group._first_lane
-            return Topology.of([lane.job.hosts[rank] for rank in lane.ranks])
+            return [lane.job.hosts[rank] for rank in lane.ranks]
         hosts: list[Any] = [None] * self.world_size
         dist.all_gather_object(hosts, os.uname().nodename, group=self.group)
-        return Topology.of(hosts)
+        return hosts
+
+    @cached_property
+    def topology(self) -> Topology:
+        """Where the ranks are; the first use is a collective, as that of `hosts`."""
+        return Topology.of(self.hosts)
 
     def wire(self, tensor: torch.Tensor) -> tuple[Wire, int]:
         """How a group of another backend carries this tensor's messages, and how many rounds at once."""
