@@ -11,17 +11,19 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from doubletime.collectives.auto import ASSUMED
 from doubletime.collectives.catalogue import ALGORITHMS, find
 from doubletime.collectives.choice import Choice, problem
 from doubletime.collectives.cost import evaluate
+from doubletime.collectives.knowledge import ASSUMED
 from doubletime.collectives.topology import Topology
 from doubletime.units import format_nbytes, format_seconds
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "reduction.md"
 COMMAND = re.compile(r"^    (doubletime explain .*)$", re.M)
-OUTPUT = re.compile(r"(<!-- output of (doubletime explain [^>]*) -->\n```text\n).*?^```", re.M | re.S)
+OUTPUT = re.compile(
+    r"(<!-- output of (doubletime explain [^>]*) -->\n```text\n).*?^```", re.M | re.S
+)
 PREDICTED = re.compile(r"(<!-- predicted -->\n\n).*?(?=\n<!-- end -->)", re.S)
 SIZES = (1 << 10, 16 << 10, 256 << 10, 4 << 20, 64 << 20)
 PLACES = {
@@ -44,9 +46,7 @@ def explain(command: str) -> str:
 def predicted() -> Iterator[str]:
     """The model's times for every algorithm, the best of each column in bold, as Markdown."""
     for place, topology in PLACES.items():
-        times = {
-            name: [time_s(name, topology, nbytes) for nbytes in SIZES] for name in ALGORITHMS
-        }
+        times = {name: [time_s(name, topology, nbytes) for nbytes in SIZES] for name in ALGORITHMS}
         best = [min(column) for column in zip(*times.values(), strict=True)]
         heading = " | ".join(map(format_nbytes, SIZES))
         yield f"| {place} | {heading} |\n| --- |{' ---: |' * len(SIZES)}"

@@ -15,6 +15,10 @@ from ranks import run_command
 EXPLAIN = [sys.executable, "-m", "doubletime", "explain"]
 PLAIN = {"COLUMNS": "80", "NO_COLOR": None, "FORCE_COLOR": None}
 PROFILE = """
+hosts = ["one", "two"]
+ranks_per_host = [1, 1]
+mpi = "MPICH 5.0.2"
+backend = "mpi"
 gamma_s_per_byte = 1e-10
 [inside]
 alpha_s = 1e-6
@@ -75,6 +79,13 @@ def test_a_profile_prices_it(tmp_path):
     text = explain("ring", "--profile", file, "--size", "16M")
     assert f"measured, {file}: between hosts α 10 µs, 1/β 1 GB/s" in text.replace("\n", " ")
     assert "lower bound            25.2 ms" in text
+
+
+def test_a_level_that_was_not_measured_is_said_to_be_assumed(tmp_path):
+    file = tmp_path / "p.toml"
+    file.write_text(PROFILE.partition("[between]")[0])
+    text = explain("ring", "--profile", file).replace("\n", " ")
+    assert f"measured, {file} (assumed: between): between hosts α 60 µs" in text
 
 
 def test_thousands_of_ranks_are_shown_from_one_of_them():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
@@ -11,14 +10,10 @@ import typer
 
 from doubletime.errors import DataError, ScheduleError
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 if TYPE_CHECKING:
     from doubletime.collectives.algorithm import Algorithm
     from doubletime.collectives.model import Parameters
+    from doubletime.collectives.profile import Profile
     from doubletime.collectives.schedule import Collective, Problem, Schedule
     from doubletime.collectives.topology import Topology
     from doubletime.reporting.schedule_cost import Prices
@@ -203,39 +198,35 @@ def _pricing(size: str, profile: Path | None) -> _Pricing:
     from doubletime.units import parse_nbytes
 
     nbytes = parse_nbytes(size)
-    if profile is not None:
-        return _Pricing(nbytes, _read_profile(profile), f"measured, {profile}")
-    from doubletime.collectives.auto import ASSUMED
+    from doubletime.collectives.knowledge import ASSUMED
 
-    return _Pricing(nbytes, ASSUMED, "assumed, not measured (--profile takes a measured cluster)")
+    if profile is None:
+        origin = "assumed, not measured (--profile takes a measured cluster)"
+        return _Pricing(nbytes, ASSUMED, origin)
+    measured = _read_profile(profile)
+    missing = [name for name in ("inside", "between") if getattr(measured, name) is None]
+    origin = f"measured, {profile}"
+    if missing:
+        origin += f" (assumed: {missing[0]})"
+    return _Pricing(nbytes, measured.parameters(ASSUMED), origin)
 
 
-def _read_profile(file: Path) -> Parameters:
-    """α, β and γ of a cluster.
+def _read_profile(file: Path) -> Profile:
+    """A measured cluster.
 
     Raises:
         DataError: if the file is not there, or is not a profile; names what is wrong.
     """
-    from doubletime.collectives.model import Link, Parameters
+    from doubletime.collectives.profile import parse
 
-    remedy = "doubletime bench links --output FILE writes one"
     try:
-        table = tomllib.loads(file.read_text(encoding="utf-8"))
-        inside, between = (
-            Link(
-                float(table[level]["alpha_s"]),
-                float(table[level]["beta_s_per_byte"]),
-                float(table[level].get("overhead_s", 0.0)),
-            )
-            for level in ("inside", "between")
-        )
-        return Parameters(inside, between, float(table["gamma_s_per_byte"]))
-    except OSError as error:
-        raise DataError(f"the profile {file} cannot be read: {error.strerror}", remedy) from error
-    except KeyError as error:
-        raise DataError(f"the profile {file} does not say {error}", remedy) from error
-    except (ValueError, TypeError) as error:
-        raise DataError(f"{file} is not a cluster profile: {error}", remedy) from error
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(
+            f"the profile {file} cannot be read: {error}",
+            "doubletime bench links --output FILE writes one",
+        ) from error
+    return parse(text, str(file))
 
 
 def _show_title(page: Page, algorithm: Algorithm, problem: Problem) -> None:
