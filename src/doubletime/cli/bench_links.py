@@ -1,0 +1,72 @@
+"""`doubletime bench links`: what this cluster's links give, stored as its profile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from doubletime.cli import local_ranks
+
+_OFF_TERMINAL_COLUMNS = 120
+
+
+def links(
+    ranks: Annotated[
+        int | None, typer.Option("-n", "--ranks", min=2, help="Ranks on this host.  [default: 2]")
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Where the profile goes.  [default: $DOUBLETIME_PROFILE, or profile.toml in "
+            "~/.config/doubletime]",
+        ),
+    ] = None,
+    seconds: Annotated[
+        float, typer.Option(min=0.001, help="Time to spend on each size and pair, about.")
+    ] = 0.05,
+) -> None:
+    """Measure links inside hosts and between every two of them, and how fast a rank reduces.
+
+    Fits a latency and a rate to each level, with 95 % intervals, names links that are clearly slower
+    than the others, and stores the cluster's profile for algorithm="auto" and explain --cost.
+    Under mpiexec it measures the hosts that mpiexec was given.
+    """
+    from doubletime.collectives.knowledge import profile_path
+
+    file = (output or profile_path()).absolute()
+    local_ranks.check_writable(file)
+    if local_ranks.are_started(ranks):
+        _measure(file, seconds)
+        return
+    arguments = ["bench", "links", "--output", str(file), "--seconds", str(seconds)]
+    raise typer.Exit(local_ranks.start(arguments, 2 if ranks is None else ranks))
+
+
+def _measure(file: Path, seconds: float) -> None:
+    """What each rank does; rank 0 shows and stores it."""
+    import torch
+
+    from doubletime.planning import links as planning_links
+    from doubletime.planning import peers
+    from doubletime.reporting.advance import AdvanceBar
+    from doubletime.reporting.console import open_console
+    from doubletime.reporting.links import show_profile
+
+    torch.set_num_threads(1)
+    with peers.join(()) as job:
+        console = open_console()
+        console.quiet = job.rank != 0
+        if not console.is_terminal:
+            console.width = max(console.width, _OFF_TERMINAL_COLUMNS)
+        with AdvanceBar(console) as bar:
+            profile = planning_links.measure(
+                job, seconds, lambda progress: bar.update(progress.fraction, progress.what)
+            )
+    if job.rank == 0:
+        console.print(f"links: {profile.cluster.show()}", style="bold", markup=False)
+        show_profile(console, profile)
+        local_ranks.write(file, profile.text())
+        console.print(f"profile written to {file}", markup=False)
