@@ -4,7 +4,7 @@ from itertools import combinations
 
 import pytest
 
-from doubletime.collectives.catalogue import ALGORITHMS
+from doubletime.collectives.catalogue import ALGORITHMS, find
 from doubletime.collectives.drawing import draw
 from doubletime.collectives.topology import Topology
 
@@ -44,7 +44,15 @@ def test_everything_is_on_the_page_and_every_message_is_an_arrow(name, ranks):
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_names_of_messages_lie_apart(name, ranks):
     """Names are at most 0.1 inches high and 0.065 inches a letter wide."""
-    picture = draw(schedule(name, ranks, 2), TITLE)
+    check_names(draw(schedule(name, ranks, 2), TITLE))
+
+
+def test_names_of_several_messages_of_one_rank_lie_apart():
+    asked = find("two_level:linear+ring").problem("all_reduce", Topology((0, 0, 0, 1)))
+    check_names(draw(find("two_level:linear+ring").schedule(asked), TITLE))
+
+
+def check_names(picture):
     names = [label for label in picture.labels if label.is_on_arrow]
     for one, other in combinations(names, 2):
         is_apart = abs(one.y - other.y) >= 0.1 or abs(one.x - other.x) >= 0.0325 * (

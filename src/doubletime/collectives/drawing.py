@@ -23,7 +23,7 @@ _PAGE_WIDTH = 11.0
 _BREADTH = 1.6  # of a drawing in several bands: width over height, at most
 _CELL_HEIGHT, _HEADER, _FOOTER, _TITLE, _MARGIN = 0.26, 0.52, 0.45, 0.45, 0.15
 _HOST_GAP = 0.22
-_LABEL_AT, _LABEL_STEP = 0.1, 0.2  # of a message's name, behind its tail
+_LABEL_AT, _LABEL_STEP, _LONGEST_NAME = 0.1, 0.2, 8  # of a message's name, behind its tail
 _LETTER, _CAPITAL, _LEGEND_WIDTH = 0.045, 0.105, 7.3
 
 Role = Literal["empty", "partial", "complete", "level", "stripe", "host"]
@@ -273,17 +273,20 @@ def _draw_round(
         arrow = Arrow(x + 0.04, y, x + measures.gap - 0.04, to_y, message.is_reduced)
         picture.arrows.append(arrow)
         name = labels.columns(message.columns, measures.count)
-        if measures.count > 1 and len(name) <= 5:
-            behind = _LABEL_AT + _LETTER * len(name) + _LABEL_STEP * sent[message.source]
-            picture.labels.append(_on_arrow(arrow, name, behind, measures.pitch))
+        if measures.count > 1 and len(name) <= _LONGEST_NAME:
+            picture.labels.append(_on_arrow(arrow, name, sent[message.source], measures.pitch))
         sent[message.source] += 1
 
 
-def _on_arrow(arrow: Arrow, name: str, behind: float, pitch: float) -> Label:
-    """A message's name `behind` its tail, but clear of the next lane and of the sender's cells."""
+def _on_arrow(arrow: Arrow, name: str, before: int, pitch: float) -> Label:
+    """A message's name behind its tail, clear of the next lane and of the sender's cells.
+
+    Names of messages of one rank, of which `before` came first, stand one behind the other.
+    """
     length = math.hypot(arrow.to_x - arrow.x, arrow.to_y - arrow.y)
     rise = abs(arrow.to_y - arrow.y) / length
-    behind = min(behind, 0.36 * pitch / rise)
+    behind = min(_LABEL_AT + _LETTER * len(name), 0.36 * pitch / rise)
+    behind += _LABEL_STEP * before
     x = max(behind * (arrow.to_x - arrow.x) / length, 0.035 * len(name))
     y = behind * (arrow.to_y - arrow.y) / length
     return Label(arrow.x + x, arrow.y + y, name, "small", is_on_arrow=True)
