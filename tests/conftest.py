@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ranks import MPICH_SHM, MPIS, descendants, shm_seen, venv
+from ranks import MPI_SHM, MPIS, descendants, shm_seen, venv
 
 _GRACE_S = 2.0  # what is just ending may take to end
 _SHM = Path("/dev/shm")
@@ -127,7 +127,7 @@ def _abandoned(names: list[str]) -> list[str]:
         for name in names
         if name in shm_seen
         or f"{_SHM}/{name}" in own_maps
-        or (is_alone and not name.startswith(MPICH_SHM))
+        or (is_alone and not name.startswith(MPI_SHM))
     ]
     used: set[str] = set()
     for pid in psutil.pids() if names else []:

@@ -32,7 +32,8 @@ _SHM = "/dev/shm/"
 
 # Under a bare mpiexec MPICH leaves its own file behind when a rank is killed, as no launcher of ours
 # is there to remove it: nothing to blame a test for.
-MPICH_SHM = "mpich_shm_"
+# What an MPI itself leaves of a killed job.
+MPI_SHM = ("mpich_shm_", "Intel_MPI_")
 
 # Names in /dev/shm that a process of some job was seen to map: the leak police asks for them.
 shm_seen: set[str] = set()
@@ -241,7 +242,7 @@ def start_command(
         finally:
             job.kill()
             if Path(command[0]).name == "mpiexec":
-                for name in {name for name in job.shm if name.startswith(MPICH_SHM)}:
+                for name in {name for name in job.shm if name.startswith(MPI_SHM)}:
                     Path(_SHM, name).unlink(missing_ok=True)
                     job.shm.remove(name)
             shm_seen.update(job.shm)

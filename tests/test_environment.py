@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from doubletime import environment
 from doubletime.environment import Place, own_cores, place
+from doubletime.errors import UnitError
 
 # Recorded: rank 1 of 2 on one host, the variables that name a rank or a size.
 RECORDED = {
@@ -149,3 +150,18 @@ def test_the_quota_of_a_control_group(tmp_path, files, cores):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     assert environment._cgroup_cores(tmp_path) == cores
+
+
+@pytest.mark.parametrize(("value", "means"), [("0", False), ("1", True), (None, None)])
+def test_a_switch_is_0_or_1(monkeypatch, value, means):
+    monkeypatch.delenv("DOUBLETIME_X", raising=False)
+    if value is not None:
+        monkeypatch.setenv("DOUBLETIME_X", value)
+    assert environment.switch("DOUBLETIME_X") is means
+
+
+@pytest.mark.parametrize("value", ["", "yes", "2", "true"])
+def test_a_switch_set_to_nonsense_is_refused(monkeypatch, value):
+    monkeypatch.setenv("DOUBLETIME_X", value)
+    with pytest.raises(UnitError, match=rf"DOUBLETIME_X='{value}' is neither 0 nor 1"):
+        environment.switch("DOUBLETIME_X")

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from doubletime.errors import UnitError
+
 LAUNCHER_VARIABLE = "DOUBLETIME_LAUNCHER"
 
 
@@ -81,3 +83,19 @@ def _cgroup_cores(root: Path = Path("/sys/fs/cgroup")) -> float | None:
 def _number(environ: Mapping[str, str], name: str | None) -> int | None:
     text = environ.get(name, "") if name else ""
     return int(text) if text.isascii() and text.isdigit() else None
+
+
+def switch(name: str) -> bool | None:
+    """A variable that switches something: True for 1, False for 0, None where it is not set.
+
+    Raises:
+        UnitError: if it is set to anything else.
+    """
+    value = os.environ.get(name)
+    if value is None:
+        return None
+    if value not in ("0", "1"):
+        raise UnitError(
+            f"{name}={value!r} is neither 0 nor 1", f"unset {name}, or set it to 0 or 1"
+        )
+    return value == "1"

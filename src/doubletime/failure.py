@@ -6,6 +6,7 @@ the rank then writes its record there and leaves showing it to the launcher, whi
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -65,6 +66,34 @@ def write(failure: Failure) -> bool:
     except OSError:
         return False
     return True
+
+
+def enter(rank: int) -> None:
+    """Note that a rank has begun something that it must not leave without a word: its MPI job."""
+    _note(rank, is_inside=True)
+
+
+def leave(rank: int) -> None:
+    """Note that it has left that in order."""
+    _note(rank, is_inside=False)
+
+
+def is_inside(rank: int) -> bool:
+    """Whether a rank has entered and not left; False where no launcher asks for records."""
+    folder = os.environ.get(FOLDER_VARIABLE)
+    return bool(folder) and (Path(str(folder)) / f"inside-{rank}").exists()
+
+
+def _note(rank: int, *, is_inside: bool) -> None:
+    folder = os.environ.get(FOLDER_VARIABLE)
+    if not folder:
+        return
+    with contextlib.suppress(OSError):  # the folder may be full, or gone with its launcher
+        mark = Path(folder) / f"inside-{rank}"
+        if is_inside:
+            mark.touch()
+        else:
+            mark.unlink(missing_ok=True)
 
 
 def read(folder: Path) -> list[Failure]:

@@ -56,6 +56,23 @@ def test_one_rank_ends_while_others_wait(mpi, end, code):
         assert "doubletime: rank 1 on host" in ranks.stderr + ranks.stdout
 
 
+def test_a_rank_that_never_joins_ends_the_others_after_their_timeout(mpi):
+    code = """
+        import os, sys, time
+        from datetime import timedelta
+        import torch.distributed as dist
+        from doubletime import environment
+        if environment.place().rank == 1:
+            time.sleep(40)
+            sys.exit(5)
+        dist.init_process_group("mpi", timeout=timedelta(seconds=2))
+    """
+    ranks = run_ranks(code, 2, mpi=mpi, timeout=60)
+    assert ranks.exit_code != 0
+    assert ranks.seconds < 35
+    assert "did not start within 2 s" in ranks.stderr or "was not called by rank 1" in ranks.stderr
+
+
 def test_dead_rank_ends_the_job():
     body = f"if rank == 1:\n    time.sleep(0.5)\n    os.kill(os.getpid(), signal.SIGKILL)\n{WAIT}"
     assert run_ranks(program(body), 2, timeout=60).exit_code != 0

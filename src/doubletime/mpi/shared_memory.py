@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 
+from doubletime import environment
 from doubletime.mpi import types
 from doubletime.mpi.operations import slices_of
 from doubletime.mpi.types import Reduction
@@ -247,7 +248,7 @@ def attach(comm: Any) -> HostMemory | None:
     staging = (
         parse_nbytes(os.environ.get(STAGING_VARIABLE, _DEFAULT_STAGING)) // _ALIGNMENT * _ALIGNMENT
     )
-    wanted = os.environ.get(SWITCH_VARIABLE, "1") != "0" and staging >= _ALIGNMENT * size * 2
+    wanted = environment.switch(SWITCH_VARIABLE) is not False and staging >= _ALIGNMENT * size * 2
     descriptor, token = _create(staging)
     offers = comm.allgather((wanted, os.uname().nodename, os.getpid(), descriptor, token, staging))
     segments = _open_all(offers, staging) if all(offer[0] for offer in offers) else []
