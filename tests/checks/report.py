@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import socket
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -48,7 +49,7 @@ class Report:
 
 
 @functools.cache
-def report(script: str, mpi: str, ranks: int) -> Report:
+def report(script: str, mpi: str, ranks: int, backend: str = "mpi") -> Report:
     """Run a job, a path below tests/; the second caller gets the first one's report."""
     with tempfile.TemporaryDirectory(prefix="checks-") as name:
         folder = Path(name)
@@ -59,8 +60,8 @@ def report(script: str, mpi: str, ranks: int) -> Report:
                 ranks,
                 mpi=mpi,
                 timeout=TIMEOUT_S,
-                env={"PYTHONPATH": str(ROOT / "tests")},
-                args=[name],
+                env={"PYTHONPATH": str(ROOT / "tests"), "MASTER_PORT": str(free_port())},
+                args=[name, backend],
             )
             if job.exit_code:
                 ended = f"exit code {job.exit_code}\n{job.show()}"
@@ -69,18 +70,27 @@ def report(script: str, mpi: str, ranks: int) -> Report:
         return Report([_read(folder / f"rank-{rank}.jsonl") for rank in range(ranks)], ended)
 
 
-def expect_passed(script: str, mpi: str, ranks: int, names: Sequence[str]) -> None:
+def expect_passed(
+    script: str, mpi: str, ranks: int, names: Sequence[str], backend: str = "mpi"
+) -> None:
     """Fail the running test with what went wrong in these checks of a job."""
-    found = report(script, mpi, ranks)
+    found = report(script, mpi, ranks, backend)
     faults = [fault for name in names if (fault := found.fault(name))]
     if faults:
         pytest.fail(f"{len(faults)} of {len(names)}\n" + "\n".join(faults[:5]), pytrace=False)
 
 
-def expect_ended_well(script: str, mpi: str, ranks: int) -> None:
+def expect_ended_well(script: str, mpi: str, ranks: int, backend: str = "mpi") -> None:
     """Fail the running test if a job did not end by itself with exit code 0."""
-    if ended := report(script, mpi, ranks).ended:
+    if ended := report(script, mpi, ranks, backend).ended:
         pytest.fail(ended, pytrace=False)
+
+
+def free_port() -> int:
+    """For backends that meet at a port."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def _read(path: Path) -> dict[str, dict[str, Any]]:

@@ -14,28 +14,36 @@ from doubletime.collectives.execution import Execution, Operation, Wire
 from doubletime.collectives.party import AHEAD_MPI, Party
 from doubletime.collectives.schedule import Collective, Combine
 from doubletime.collectives.wires import MPIWire
-from doubletime.errors import UnsupportedError
+from doubletime.errors import CollectiveError, UnsupportedError
 from doubletime.mpi import types
-from doubletime.mpi.calls import describe
+from doubletime.mpi.calls import caller, describe
 from doubletime.mpi.flat import flattened, written_back
 from doubletime.mpi.types import Reduction
 
 
-def all_reduce(party: Party, tensor: torch.Tensor, op: Any, choice: Choice) -> Any:
-    """Every rank's tensor becomes the reduction of all; returns the Work of an mpi group, else None."""
+def all_reduce(
+    party: Party, tensor: torch.Tensor, op: Any, choice: Choice, *, is_async: bool = False
+) -> Any:
+    """Every rank's tensor becomes the reduction of all.
+
+    Returns:
+        The Work if `is_async` and the group is one of mpi or the choice `native`; else None, and all
+        is done.
+    """
     if choice.algorithm == NATIVE:
-        return dist.all_reduce(tensor, op, party.group)
+        return dist.all_reduce(tensor, op, party.group, async_op=is_async)
     reduction = types.reduction(op, tensor.dtype)
     return _start(
         party, "all_reduce", choice, 0, [tensor], [0], reduction,
-        lambda way, flat: way.reduce(flat, reduction),
+        lambda way, flat: way.reduce(flat, reduction), is_async=is_async,
     )  # fmt: skip
 
 
-def reduce(party: Party, tensor: torch.Tensor, root: int, op: Any, choice: Choice) -> Any:
+def reduce(party: Party, tensor: torch.Tensor, root: int, op: Any, choice: Choice) -> None:
     """Root's tensor becomes the reduction of all; the others' stay as they are."""
     if choice.algorithm == NATIVE:
-        return dist.reduce(tensor, op=op, group=party.group, group_dst=root)
+        dist.reduce(tensor, op=op, group=party.group, group_dst=root)
+        return
     reduction = types.reduction(op, tensor.dtype)
 
     def body(way: _Way, flat: torch.Tensor) -> Operation:
@@ -43,25 +51,27 @@ def reduce(party: Party, tensor: torch.Tensor, root: int, op: Any, choice: Choic
         return way.reduce(flat if party.rank == root else flat.clone(), reduction)
 
     outputs = [0] if party.rank == root else []
-    return _start(party, "reduce", choice, root, [tensor], outputs, reduction, body)
+    _start(party, "reduce", choice, root, [tensor], outputs, reduction, body)
 
 
-def broadcast(party: Party, tensor: torch.Tensor, root: int, choice: Choice) -> Any:
+def broadcast(party: Party, tensor: torch.Tensor, root: int, choice: Choice) -> None:
     """Root's tensor becomes everyone's."""
     if choice.algorithm == NATIVE:
-        return dist.broadcast(tensor, group=party.group, group_src=root)
-    return _start(
+        dist.broadcast(tensor, group=party.group, group_src=root)
+        return
+    _start(
         party, "broadcast", choice, root, [tensor], [0], None, lambda way, flat: way.move(flat)
     )  # fmt: skip
 
 
 def reduce_scatter(
     party: Party, output: torch.Tensor, whole: torch.Tensor, op: Any, choice: Choice
-) -> Any:
+) -> None:
     """Rank i's output becomes the reduction of all ranks' i-th parts of `whole`, along dim 0."""
     _check_parts(party, "reduce_scatter", whole, output)
     if choice.algorithm == NATIVE:
-        return dist.reduce_scatter_tensor(output, whole, op, party.group)
+        dist.reduce_scatter_tensor(output, whole, op, party.group)
+        return
     reduction = types.reduction(op, whole.dtype)
 
     def body(way: _Way, into: torch.Tensor, flat: torch.Tensor) -> Operation:
@@ -69,16 +79,17 @@ def reduce_scatter(
         yield from way.reduce(work, reduction)
         into.copy_(work.view(party.world_size, -1)[party.rank])
 
-    return _start(
+    _start(
         party, "reduce_scatter", choice, 0, [output, whole], [0], reduction, body
     )  # fmt: skip
 
 
-def all_gather(party: Party, whole: torch.Tensor, part: torch.Tensor, choice: Choice) -> Any:
+def all_gather(party: Party, whole: torch.Tensor, part: torch.Tensor, choice: Choice) -> None:
     """Every rank's `whole` becomes all ranks' parts one after the other."""
     _check_parts(party, "all_gather", whole, part)
     if choice.algorithm == NATIVE:
-        return dist.all_gather_into_tensor(whole, part, party.group)
+        dist.all_gather_into_tensor(whole, part, party.group)
+        return
 
     def body(way: _Way, into: torch.Tensor, flat: torch.Tensor) -> Operation:
         own = into.view(party.world_size, -1)[party.rank]
@@ -86,7 +97,7 @@ def all_gather(party: Party, whole: torch.Tensor, part: torch.Tensor, choice: Ch
             own.copy_(flat)
         return way.move(into)
 
-    return _start(party, "all_gather", choice, 0, [whole, part], [0], None, body)
+    _start(party, "all_gather", choice, 0, [whole, part], [0], None, body)
 
 
 class _Way:
@@ -119,9 +130,13 @@ class _Way:
         wide = flat.float() if is_half else flat
         plain = reduction.prepared_as(wide.dtype)
 
+        # Of two zeros or NaNs it depends on the side which one stays, and the rounding of a complex product.
+        has_sides = plain.name in ("MIN", "MAX") or (
+            plain.name == "PRODUCT" and wide.dtype.is_complex
+        )
+
         def combine(held: torch.Tensor, received: torch.Tensor, how: Combine) -> None:
-            if how is Combine.RECEIVED_LEFT and plain.name in ("MIN", "MAX"):
-                # Of two zeros or NaNs it depends on the side which one stays.
+            if has_sides and how is Combine.RECEIVED_LEFT:
                 plain.combine(received, held)
                 held.copy_(received)
             else:
@@ -156,20 +171,30 @@ def _start(
     outputs: list[int],
     reduction: Reduction | None,
     body: Callable[..., Operation],
+    *,
+    is_async: bool = False,
 ) -> Any:
     """On an mpi group a job of its engine, elsewhere carried out in this thread."""
     topology = party.topology
     # An algorithm that cannot do it is refused here, on every rank alike, before data moves.
     course(choice, collective, topology, root, party.rank, 0, 1)
     words = [] if reduction is None else [reduction.name]
+    if collective in ("reduce", "broadcast"):
+        words.append(f"root {root}")
+    what = describe(tensors[-1:], *words, choice.algorithm)
     if party.is_mpi:
         group = party.group._group
         way = _Way(party, collective, choice, root, MPIWire(group), AHEAD_MPI)
-        what = describe(tensors[-1:], *words, choice.algorithm)
-        return group.collective(
-            collective, tensors, outputs, lambda *flats: body(way, *flats), _options(),
+        work = group.collective(
+            collective, tensors, outputs, lambda *flats: body(way, *flats), _options(is_async),
             what=what, same=what,
         )  # fmt: skip
+        if is_async:
+            return work
+        work.wait()
+        return None
+    if dist.get_debug_level() == dist.DebugLevel.DETAIL:
+        _agree(party, f"{collective}({what})")
     wire, ahead = party.wire(tensors[0])
     way = _Way(party, collective, choice, root, wire, ahead)
     flats = [flattened(tensor) for tensor in tensors]
@@ -181,9 +206,25 @@ def _start(
     return None
 
 
-def _options() -> Any:
+def _agree(party: Party, call: str) -> None:
+    """In debug mode: all ranks say what they are about to do, and stop if it differs."""
+    said: list[Any] = [None] * party.world_size
+    dist.all_gather_object(said, (call, caller()), group=party.group)
+    if len({other for other, _ in said}) > 1:
+        ranks = dist.get_process_group_ranks(party.group)
+        lines = "".join(
+            f"\n  rank {rank}: {what} called at {where}"
+            for rank, (what, where) in zip(ranks, said, strict=True)
+        )
+        raise CollectiveError(
+            f"the ranks call different collectives, or the same with different shapes or types:{lines}",
+            "let all ranks of the group make the same calls in the same order",
+        )
+
+
+def _options(is_async: bool) -> Any:
     options = c10d.AllreduceOptions()
-    options.asyncOp = False
+    options.asyncOp = is_async
     return options
 
 

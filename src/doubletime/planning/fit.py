@@ -1,7 +1,8 @@
 """Fit a straight line α + n·β to times of messages of several sizes n, with 95 % confidence intervals.
 
-The line goes through the medians of each size, which a few disturbed repeats do not move, and makes
-relative errors small: a microsecond counts as much at 10 µs as a millisecond at 10 ms. Intervals are
+It takes the median of each size, which a few disturbed repeats do not move. β is the slope by least
+squares: what disturbs a message adds about the same time to small and large ones, so that large ones
+tell the rate best. α then is what makes relative errors least: small messages tell it. Intervals are
 those of the percentile bootstrap (Efron & Tibshirani, An Introduction to the Bootstrap, 1993, ch. 13)
 over the repeats of each size: they tell what noise leaves open. How far times are from any straight
 line is told by the residual.
@@ -83,15 +84,9 @@ def _resampled(rng: np.random.Generator, samples: Sequence[float]) -> _Array:
 
 
 def _lines(sizes: _Array, times: _Array) -> tuple[_Array, _Array]:
-    """α and β of each row of times, by weighted least squares with neither below 0."""
-    unit = sizes.max()
-    n, weights = sizes / unit, times**-2
-    s0, s1, s2 = weights.sum(1), (weights * n).sum(1), (weights * n * n).sum(1)
-    t0, t1 = (1 / times).sum(1), (n / times).sum(1)
-    scale = s0 * s2 - s1 * s1
-    alpha, beta = (s2 * t0 - s1 * t1) / scale, (s0 * t1 - s1 * t0) / scale
-    beta = np.where(alpha < 0, t1 / s2, beta)
-    alpha = np.maximum(alpha, 0.0)
-    alpha = np.where(beta < 0, t0 / s0, alpha)
-    beta = np.maximum(beta, 0.0)
-    return alpha, beta / unit
+    """α and β of each row of times; neither is below 0."""
+    apart = sizes - sizes.mean()
+    beta = np.maximum((times * apart).sum(1) / (apart * apart).sum(), 0.0)
+    weights = times**-2
+    alpha = (weights * (times - beta[:, None] * sizes)).sum(1) / weights.sum(1)
+    return np.maximum(alpha, 0.0), beta

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from doubletime.collectives.profile import Estimate, Pair
 
-_CLEARLY = 1.3
+_CLEARLY = 1.5
 # Latency scatters with what else hosts do: only much more of it tells of the link.
 _CLEARLY_LATER, _LATER_S = 3.0, 1e-3
 

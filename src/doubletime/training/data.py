@@ -62,7 +62,9 @@ class ShardedSampler(Sampler[list[int]]):
         if length < world_size:
             raise DataError(
                 f"the dataset has {length} samples, the job {world_size} ranks",
-                f"start at most {length} rank{'s' * (length > 1)}" if length else "give it a dataset with samples",
+                f"start at most {length} rank{'s' * (length > 1)}"
+                if length
+                else "give it a dataset with samples",
             )
         if global_batch < world_size:
             raise TaskError(
