@@ -16,6 +16,7 @@ __all__ = [
     "all_reduce",
     "average",
     "broadcast",
+    "comm_hook",
     "init",
     "loader",
     "parallelize",
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from doubletime.collectives.functions import broadcast as broadcast
     from doubletime.collectives.functions import reduce as reduce
     from doubletime.collectives.functions import reduce_scatter as reduce_scatter
+    from doubletime.collectives.hook import comm_hook as comm_hook
     from doubletime.errors import DoubletimeError as DoubletimeError
     from doubletime.training.data import loader as loader
     from doubletime.training.parallelize import average as average
@@ -45,6 +47,7 @@ else:
         "all_reduce": "collectives.functions",
         "average": "training.parallelize",
         "broadcast": "collectives.functions",
+        "comm_hook": "collectives.hook",
         "init": "training.session",
         "loader": "training.data",
         "parallelize": "training.parallelize",

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
     from doubletime.mpi.process_group import ProcessGroupMPI
 
+# Names the reduction algorithm that the mpi backend's own all_reduce takes, `auto` or one of the catalogue.
+ALL_REDUCE_VARIABLE = "DOUBLETIME_ALLREDUCE"
+
 
 @dataclass(frozen=True)
 class Creation:
@@ -180,9 +183,15 @@ def _create(creation: Creation, ranks: Sequence[int]) -> ProcessGroupMPI:
     ending.install(sys.excepthook)  # also where the default group is of another backend
     members = list(ranks) or list(range(joined.world_size))
     group = Group(joined, members, creation.group_name, timeout_s)
-    return ProcessGroupMPI(
+    made = ProcessGroupMPI(
         group, creation.store, _other_backends(creation, group.rank, len(members))
     )
+    algorithm = os.environ.get(ALL_REDUCE_VARIABLE)
+    if algorithm:
+        from doubletime.collectives.hook import in_place_of_native
+
+        made.instead = in_place_of_native(made, algorithm)
+    return made
 
 
 def _other_backends(creation: Creation, rank: int, world_size: int) -> dict[str, Any]:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
+from unittest import mock
+
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
+import doubletime as dt
+from doubletime.collectives import run
+from doubletime.plugin import ALL_REDUCE_VARIABLE
 from multiprocess.reference import (
     MANY_BUCKETS_MB,
     assert_same,
@@ -72,6 +78,38 @@ def power_sgd_of_low_rank(rank: int, world_size: int) -> None:
     _assert_replicas_agree(net)
 
 
+def reduction_algorithms(rank: int, world_size: int) -> None:
+    """doubletime's own hook, by several algorithms."""
+    expected = train_alone(world_size)
+    for algorithm in ("ring", "pipelined_ring", "halving_doubling", "auto", "native"):
+        net = DistributedDataParallel(model(), bucket_cap_mb=MANY_BUCKETS_MB)
+        net.register_comm_hook(None, dt.comm_hook(algorithm, segment_nbytes=64))
+        train_in_step(net, rank)
+        assert_same(net, expected)
+        _assert_replicas_agree(net)
+
+
+def own_all_reduce_by_an_algorithm(rank: int, world_size: int) -> None:
+    """DOUBLETIME_ALLREDUCE: unmodified DDP over the backend, its all_reduce by an algorithm."""
+    expected = train_alone(world_size)
+    for algorithm in ("ring", "auto", "double_binary_tree"):
+        os.environ[ALL_REDUCE_VARIABLE] = algorithm
+        try:
+            group = dist.new_group()
+        finally:
+            del os.environ[ALL_REDUCE_VARIABLE]
+        with mock.patch.object(run, "all_reduce", wraps=run.all_reduce) as carried_out:
+            net = DistributedDataParallel(
+                model(), bucket_cap_mb=MANY_BUCKETS_MB, process_group=group
+            )
+            train_in_step(net, rank)
+        # On one host `auto` is the backend's own way.
+        assert bool(carried_out.call_count) is (algorithm != "auto")
+        assert_same(net, expected)
+        _assert_replicas_agree(net)
+        dist.destroy_process_group(group)
+
+
 def _assert_replicas_agree(net: nn.Module) -> None:
     for name, parameter in net.named_parameters():
         first = parameter.detach().clone()
@@ -79,4 +117,10 @@ def _assert_replicas_agree(net: nn.Module) -> None:
         assert torch.equal(first, parameter), f"{name} differs from rank 0's"
 
 
-CHECKS = (half_precision_hooks, power_sgd_of_full_rank, power_sgd_of_low_rank)
+CHECKS = (
+    half_precision_hooks,
+    power_sgd_of_full_rank,
+    power_sgd_of_low_rank,
+    reduction_algorithms,
+    own_all_reduce_by_an_algorithm,
+)

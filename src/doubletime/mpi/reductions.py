@@ -29,6 +29,10 @@ class Reductions(Surface):
         if tensors[0].is_sparse:
             return sparse.all_reduce(self._group, tensors[0], opts)
         group, reduction = self._group, types.reduction(opts.reduceOp, tensors[0].dtype)
+        if self.instead is not None and len(tensors) == 1:
+            work = self.instead(tensors[0], opts)
+            if work is not NotImplemented:
+                return cast("Work | None", work)
         if (
             not opts.asyncOp
             and len(tensors) == 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -34,6 +34,9 @@ class Surface(_Base):  # type: ignore[misc]
         self._first_lane = group
         self._store = store
         self._others = others or {}
+        # Carries an all_reduce of one tensor out in another way than the backend's own, or answers
+        # NotImplemented; from a floor above, which knows other ways.
+        self.instead: Callable[[torch.Tensor, Any], Any] | None = None
         self._group_name = ""
         self._group_desc = ""
 
