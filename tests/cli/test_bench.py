@@ -31,6 +31,19 @@ def test_two_ranks_are_started_measured_and_recorded(tmp_path):
         assert timing["busbw"] == pytest.approx(timing["algbw"])  # 2(p-1)/p is 1 for two ranks
 
 
+def test_algorithms_are_timed_beside_it_bounded_and_drawn(tmp_path):
+    profile, plot = tmp_path / "p.toml", tmp_path / "times.png"
+    link = "alpha_s = 1e-5\nbeta_s_per_byte = 1e-9\n"
+    cluster = 'hosts = ["one"]\nranks_per_host = [2]\nmpi = "MPICH"\nbackend = "mpi"\n'
+    profile.write_text(f"{cluster}gamma_s_per_byte = 1e-10\n[inside]\n{link}[between]\n{link}")
+    command = [*BENCH, "-n", "2", "--sizes", "4,64K", "--seconds", "0.02", "--against", ""]
+    command += ["--algorithms", "ring,auto", "--profile", str(profile), "--plot", str(plot)]
+    job = run_command(command, env=PLAIN).check()
+    for shown in ("ring", "auto", "of bound", f"drawn in {plot}"):
+        assert shown in job.stdout
+    assert plot.read_bytes().startswith(b"\x89PNG")
+
+
 def test_under_a_launcher_the_ranks_measure_and_rank_0_alone_speaks():
     command = ["mpiexec", "-n", "3", *BENCH, "--sizes", "8", "--seconds", "0.01", "--against", ""]
     job = run_command(command, env=PLAIN).check()
@@ -44,6 +57,9 @@ def test_under_a_launcher_the_ranks_measure_and_rank_0_alone_speaks():
         (["--sizes", "5"], "5 bytes does not hold whole float32 values", "4:64M"),
         (["--sizes", "some"], "'some' is not a size", "16M"),
         (["--against", "nccl"], "'nccl'", "--against gloo,raw"),
+        (["--algorithms", "rings"], "'rings'", "one of linear"),
+        (["--plot", "times.txt"], "neither a PNG nor an SVG", "--plot times.png"),
+        (["--profile", "/nowhere/p.toml"], "/nowhere/p.toml cannot be read", "bench links"),
         (["--json", "/nowhere/at/all.json"], "there is no folder /nowhere/at", "mkdir -p"),
     ],
 )

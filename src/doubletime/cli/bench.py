@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from dataclasses import asdict
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,12 +16,14 @@ from doubletime import environment
 from doubletime.errors import LaunchError
 
 if TYPE_CHECKING:
+    from doubletime.collectives.profile import Profile
+    from doubletime.collectives.topology import Topology
     from doubletime.planning.machine import Machine
     from doubletime.planning.timing import Timing
 
 app = typer.Typer(no_args_is_help=True, help="Time collectives, against gloo and bare MPI.")
 
-_OFF_TERMINAL_COLUMNS = 110
+_OFF_TERMINAL_COLUMNS = 132
 
 
 @app.callback()
@@ -45,19 +48,43 @@ def allreduce(
     seconds: Annotated[
         float, typer.Option(min=0.001, help="Time to spend on each size and peer.")
     ] = 0.3,
+    algorithms: Annotated[
+        str,
+        typer.Option(help="Reduction algorithms to time as well: ring,auto,…, or all of them."),
+    ] = "",
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw time over size to this PNG or SVG file.")
+    ] = None,
+    profile: Annotated[
+        Path | None,
+        typer.Option(help="A profile of `bench links`: adds each time's share of the lower bound."),
+    ] = None,
 ) -> None:
     """Time all_reduce of float32 CPU tensors: mpi against gloo and bare MPI, in one job.
 
     Every size is checked before it is timed; peers take turns; the slowest rank counts.
     """
-    from doubletime.planning.question import parse_float32_sizes, parse_rivals
+    from doubletime.planning.question import (
+        parse_algorithms,
+        parse_float32_sizes,
+        parse_rivals,
+    )
 
     wanted, rivals = parse_float32_sizes(sizes), parse_rivals(against)
-    if json_file is not None and not json_file.absolute().parent.is_dir():
-        folder = json_file.absolute().parent
-        raise LaunchError(f"there is no folder {folder} for {json_file.name}", f"mkdir -p {folder}")
-    if json_file is not None and json_file.is_dir():
-        raise LaunchError(f"{json_file} is a folder", f"--json {json_file / 'figures.json'}")
+    chosen = parse_algorithms(algorithms)
+    measured = None
+    if profile is not None:
+        from doubletime.collectives.profile import read
+
+        measured = read(profile)
+    for option, file, example in (
+        ("--json", json_file, "figures.json"),
+        ("--plot", plot, "times.png"),
+    ):
+        if file is not None:
+            _check_file(option, file, example)
+    if plot is not None and plot.suffix not in (".png", ".svg"):
+        raise LaunchError(f"{plot} is neither a PNG nor an SVG file", "--plot times.png")
     place = environment.place()
     if place is not None and place.speaks_mpi:
         if ranks not in (None, place.world_size):
@@ -65,11 +92,13 @@ def allreduce(
                 f"-n {ranks} was asked for, and {place.launcher} has started {place.world_size}",
                 "leave -n out, or leave the launcher out: doubletime starts the ranks itself",
             )
-        _measure(wanted, rivals, json_file, seconds)
+        _measure(wanted, (*chosen, *rivals), seconds, Outputs(json_file, plot, measured))
         return
     arguments = ["--sizes", sizes, "--against", against, "--seconds", str(seconds)]
-    if json_file is not None:
-        arguments += ["--json", str(json_file.absolute())]
+    arguments += ["--algorithms", algorithms]
+    for option, file in (("--json", json_file), ("--plot", plot), ("--profile", profile)):
+        if file is not None:
+            arguments += [option, str(file.absolute())]
     raise typer.Exit(_relaunch(arguments, 2 if ranks is None else ranks))
 
 
@@ -92,30 +121,69 @@ def _relaunch(arguments: list[str], ranks: int) -> int:
     return supervise.run_local(command, ranks, environment=shown, bind=False)
 
 
-def _measure(
-    sizes: list[int], rivals: tuple[str, ...], json_file: Path | None, seconds: float
-) -> None:
+@dataclass(frozen=True)
+class Outputs:
+    """Where figures go besides the table, and the measured cluster that bounds them."""
+
+    json_file: Path | None
+    plot: Path | None
+    profile: Profile | None
+
+
+def _check_file(option: str, file: Path, example: str) -> None:
+    """Refuse before anything is measured what could not be written after.
+
+    Raises:
+        LaunchError: if the file's folder is not there, or it is itself a folder.
+    """
+    folder = file.absolute().parent
+    if not folder.is_dir():
+        raise LaunchError(f"there is no folder {folder} for {file.name}", f"mkdir -p {folder}")
+    if file.is_dir():
+        raise LaunchError(f"{file} is a folder", f"{option} {file / example}")
+
+
+def _measure(sizes: list[int], others: tuple[str, ...], seconds: float, outputs: Outputs) -> None:
     """What each rank does; rank 0 shows it."""
+    from doubletime.collectives.party import party_of
     from doubletime.mpi import library
     from doubletime.planning import machine, measure, peers
-    from doubletime.planning.question import MPI
+    from doubletime.planning.question import MPI, RIVALS
     from doubletime.reporting.console import open_console
     from doubletime.reporting.tables import MeasuringProgress, timings_table
 
-    with peers.join(rivals) as job:
+    with peers.join([name for name in others if name in RIVALS]) as job:
         console = open_console()
         console.quiet = job.rank != 0
         if not console.is_terminal:
             console.width = max(console.width, _OFF_TERMINAL_COLUMNS)
         here = machine.describe(library.describe())
-        console.print(f"all_reduce, float32, {job.world_size} ranks: {here.show()}", style="bold")
+        title = f"all_reduce, float32, {job.world_size} ranks: {here.show()}"
+        console.print(title, style="bold")
+        bound_s = None
+        if outputs.profile is not None:
+            bound_s = _bound(party_of(job.groups[MPI]).topology, outputs.profile)
         with MeasuringProgress(console) as progress:
-            timings = measure.all_reduce(job, (MPI, *rivals), sizes, seconds, progress.observe)
-        console.print(timings_table(timings))
+            timings = measure.all_reduce(job, (MPI, *others), sizes, seconds, progress.observe)
+        console.print(timings_table(timings, bound_s=bound_s))
         console.print("* best; speed/x: how many times as fast as x; busbw as NCCL defines it")
-    if job.rank == 0 and json_file is not None:
-        json_file.write_text(json.dumps(_record(here, timings), indent=1) + "\n")
-        console.print(f"figures written to {json_file}")
+    if job.rank == 0 and outputs.json_file is not None:
+        outputs.json_file.write_text(json.dumps(_record(here, timings), indent=1) + "\n")
+        console.print(f"figures written to {outputs.json_file}")
+    if job.rank == 0 and outputs.plot is not None:
+        from doubletime.reporting.timings_plot import plot_timings
+
+        plot_timings(timings, outputs.plot, title, bound_s)
+        console.print(f"drawn in {outputs.plot}")
+
+
+def _bound(topology: Topology, profile: Profile) -> Callable[[int], float]:
+    """The least time that an all_reduce of so many bytes can take on these links, in seconds."""
+    from doubletime.collectives.knowledge import ASSUMED
+    from doubletime.collectives.model import lower_bound_s
+
+    parameters = profile.parameters(ASSUMED)
+    return lambda nbytes: lower_bound_s("all_reduce", topology, nbytes, parameters)
 
 
 def _record(here: Machine, timings: list[Timing]) -> dict[str, Any]:

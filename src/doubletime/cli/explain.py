@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from doubletime.errors import DataError, ScheduleError
+from doubletime.errors import ScheduleError
 
 if TYPE_CHECKING:
     from doubletime.collectives.algorithm import Algorithm
     from doubletime.collectives.model import Parameters
-    from doubletime.collectives.profile import Profile
     from doubletime.collectives.schedule import Collective, Problem, Schedule
     from doubletime.collectives.topology import Topology
     from doubletime.reporting.schedule_cost import Prices
@@ -199,34 +198,17 @@ def _pricing(size: str, profile: Path | None) -> _Pricing:
 
     nbytes = parse_nbytes(size)
     from doubletime.collectives.knowledge import ASSUMED
+    from doubletime.collectives.profile import read
 
     if profile is None:
         origin = "assumed, not measured (--profile takes a measured cluster)"
         return _Pricing(nbytes, ASSUMED, origin)
-    measured = _read_profile(profile)
+    measured = read(profile)
     missing = [name for name in ("inside", "between") if getattr(measured, name) is None]
     origin = f"measured, {profile}"
     if missing:
         origin += f" (assumed: {missing[0]})"
     return _Pricing(nbytes, measured.parameters(ASSUMED), origin)
-
-
-def _read_profile(file: Path) -> Profile:
-    """A measured cluster.
-
-    Raises:
-        DataError: if the file is not there, or is not a profile; names what is wrong.
-    """
-    from doubletime.collectives.profile import parse
-
-    try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(
-            f"the profile {file} cannot be read: {error}",
-            "doubletime bench links --output FILE writes one",
-        ) from error
-    return parse(text, str(file))
 
 
 def _show_title(page: Page, algorithm: Algorithm, problem: Problem) -> None:

@@ -31,7 +31,7 @@ AUTO = "auto"
 NATIVE_BELOW_NBYTES = 64 << 10
 SEGMENTS_NBYTES = (256 << 10, 512 << 10, 1 << 20)
 # Schedules of more ranks take too long to price message by message; the closed formulas will do.
-_MOST_RANKS_PRICED = 16
+_MOST_RANKS_PRICED = 8
 
 _complained: set[str] = set()
 

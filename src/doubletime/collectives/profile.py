@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from doubletime.collectives.cluster import Cluster
@@ -171,6 +172,22 @@ class Profile:
             ],
         }
         return tomli_w.dumps(whole)
+
+
+def read(file: Path) -> Profile:
+    """The profile in a file.
+
+    Raises:
+        DataError: if the file is not there, or is not a profile; names what is wrong.
+    """
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(
+            f"the profile {file} cannot be read: {error}",
+            "doubletime bench links --output FILE writes one",
+        ) from error
+    return parse(text, str(file))
 
 
 def parse(text: str, name: str) -> Profile:

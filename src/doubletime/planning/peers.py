@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import TCPStore
 
+from doubletime.collectives import functions
 from doubletime.mpi import ending, library
 from doubletime.planning.question import GLOO, MPI, RAW, RIVALS
 
@@ -22,7 +23,7 @@ class Peer:
     """One way to carry out a collective.
 
     Attributes:
-        name: `mpi`, `gloo` or `raw`.
+        name: `mpi`, `gloo`, `raw`, or a reduction algorithm.
         all_reduce: sums a contiguous float32 CPU tensor over all ranks, in place.
         barrier: waits for all ranks.
     """
@@ -49,8 +50,21 @@ class Job:
     groups: dict[str, dist.ProcessGroup | None] = field(default_factory=dict)
 
     def peer(self, name: str) -> Peer:
-        """The peer of that name."""
-        return self._raw() if name == RAW else self._through_torch(name)
+        """The peer of that name; an algorithm is carried out over the mpi group."""
+        if name == RAW:
+            return self._raw()
+        return self._through_torch(name) if name in self.groups else self._algorithm(name)
+
+    def _algorithm(self, name: str) -> Peer:
+        group = self.groups[MPI]
+
+        def all_reduce(tensor: torch.Tensor) -> None:
+            functions.all_reduce(tensor, group=group, algorithm=name)
+
+        def barrier() -> None:
+            dist.barrier(group=group)
+
+        return Peer(name, all_reduce, barrier)
 
     def _through_torch(self, name: str) -> Peer:
         group = self.groups[name]

@@ -1,12 +1,14 @@
-"""What a benchmark is asked: which message sizes, and against whom."""
+"""What a benchmark is asked: which message sizes and algorithms, and against whom."""
 
 from __future__ import annotations
 
+from doubletime.collectives.catalogue import ALGORITHMS, find
 from doubletime.errors import LaunchError, UnitError
 from doubletime.units import parse_sizes
 
 MPI, GLOO, RAW = "mpi", "gloo", "raw"
 RIVALS = (GLOO, RAW)
+ALL, AUTO = "all", "auto"
 
 
 def parse_rivals(text: str) -> tuple[str, ...]:
@@ -22,6 +24,21 @@ def parse_rivals(text: str) -> tuple[str, ...]:
                 f"nothing called {name!r} can carry out a collective here",
                 f"choose among {', '.join(RIVALS)}: --against {','.join(RIVALS)}",
             )
+    return tuple(dict.fromkeys(names))
+
+
+def parse_algorithms(text: str) -> tuple[str, ...]:
+    """Read which reduction algorithms to time besides the backend's own: names, `auto`, `all`, or nothing.
+
+    Raises:
+        ScheduleError: if there is none of a name.
+    """
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if names == [ALL]:
+        return tuple(ALGORITHMS)
+    for name in names:
+        if name != AUTO:
+            find(name)
     return tuple(dict.fromkeys(names))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from operator import attrgetter
 
@@ -24,12 +24,24 @@ from doubletime.units import format_nbytes, format_rate, format_seconds
 _SHOWN = {MPI: "mpi", GLOO: "gloo", RAW: "raw MPI"}
 
 
-def timings_table(timings: Iterable[Timing], *, title: str | None = None) -> Table:
+def shown(peer: str) -> str:
+    """A peer's name for people; algorithms are called as they are."""
+    return _SHOWN.get(peer, peer)
+
+
+def timings_table(
+    timings: Iterable[Timing],
+    *,
+    title: str | None = None,
+    bound_s: Callable[[int], float] | None = None,
+) -> Table:
     """Timings of several peers, compared.
 
     Args:
         timings: those of one size stand together.
         title: what stands above the table.
+        bound_s: the least time that a message of so many bytes can take, in seconds; adds a column with the
+            share of it that was reached.
     """
     table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
     for heading in ("size", "by", "median", "quartiles", "algbw", "busbw"):
@@ -38,13 +50,20 @@ def timings_table(timings: Iterable[Timing], *, title: str | None = None) -> Tab
     present = {timing.peer for group in groups for timing in group}
     rivals = [name for name in (GLOO, RAW) if name in present]
     for name in rivals:
-        table.add_column(f"speed/{_SHOWN[name]}", justify="right", no_wrap=True)
+        table.add_column(f"speed/{shown(name)}", justify="right", no_wrap=True)
+    if bound_s is not None:
+        table.add_column("of bound", justify="right", no_wrap=True)
     for group in groups:
-        _add_group(table, group, rivals)
+        _add_group(table, group, rivals, bound_s)
     return table
 
 
-def _add_group(table: Table, group: Sequence[Timing], rivals: Sequence[str]) -> None:
+def _add_group(
+    table: Table,
+    group: Sequence[Timing],
+    rivals: Sequence[str],
+    bound_s: Callable[[int], float] | None,
+) -> None:
     medians = {timing.peer: timing.time.median_s for timing in group}
     best = min(medians.values())
     for index, timing in enumerate(group):
@@ -55,12 +74,13 @@ def _add_group(table: Table, group: Sequence[Timing], rivals: Sequence[str]) -> 
         ]
         table.add_row(
             format_nbytes(timing.nbytes) if index == 0 else "",
-            _SHOWN[timing.peer] + (" *" if is_best else ""),
+            shown(timing.peer) + (" *" if is_best else ""),
             format_seconds(timing.time.median_s),
             f"{format_seconds(timing.time.lower_s)} .. {format_seconds(timing.time.upper_s)}",
             format_rate(timing.algbw),
             format_rate(timing.busbw),
             *ratios,
+            *([] if bound_s is None else [f"{bound_s(timing.nbytes) / timing.time.median_s:.2f}"]),
             style="bold" if is_best else None,
             end_section=index == len(group) - 1,
         )
@@ -96,7 +116,7 @@ class MeasuringProgress:
         if isinstance(event, Timing):
             if not self._console.is_terminal:
                 self._console.print(
-                    f"{format_nbytes(event.nbytes)} by {_SHOWN[event.peer]}: "
+                    f"{format_nbytes(event.nbytes)} by {shown(event.peer)}: "
                     f"{format_seconds(event.time.median_s)}"
                 )
             return
