@@ -53,7 +53,8 @@ def test_rank_that_dies_in_the_middle_ends_the_job(
     tmp_path: Path, backend: str, algorithm: str, end: str, code: int
 ) -> None:
     script = tmp_path / "program.py"
-    script.write_text(JOIN + DIES.format(end=end, algorithm=algorithm))
+    patient = JOIN.replace("seconds=20", "seconds=90")
+    script.write_text(patient + DIES.format(end=end, algorithm=algorithm))
     # Under `doubletime run`: a bare mpiexec may report a rank that only saw its peer go.
     ended = run_command(
         [str(venv("mpich") / "bin" / "python"), "-m", "doubletime", "run", "-n", "3", str(script), backend],
@@ -64,7 +65,7 @@ def test_rank_that_dies_in_the_middle_ends_the_job(
     assert "went on" not in ended.stdout
     if "reason" in end:
         assert "the reason" in ended.stderr
-    assert ended.seconds < 20
+    assert ended.seconds < 50
 
 
 @pytest.mark.parametrize("backend", ["mpi", "gloo"])

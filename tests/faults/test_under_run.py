@@ -170,3 +170,22 @@ def test_a_rank_that_leaves_the_group_by_os_exit_0_fails_the_job(tmp_path):
     ended = run_command(command(program))
     assert ended.exit_code == 1
     assert "left with exit code 0 in the midst of its MPI job" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    "seen",
+    ["Connection closed by peer", "recvBytes failed: Connection reset by peer", "Broken pipe"],
+)
+def test_the_end_of_a_rank_comes_before_what_its_peers_saw_of_it(tmp_path, seen):
+    """As over gloo: the peer's connection breaks before the launcher knows that the rank is gone."""
+    script = tmp_path / "program.py"
+    script.write_text(f"""
+import os, time
+if os.environ["PMI_RANK"] == "0":
+    raise RuntimeError("gloo: {seen} [127.0.0.1]:4711")
+time.sleep(0.3)
+os._exit(4)
+""")
+    ended = run_command(command(script, "mpich"), timeout=30)
+    assert ended.exit_code == 4, ended.show()
+    assert "rank 1 on host" in ended.stderr

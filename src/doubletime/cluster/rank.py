@@ -15,10 +15,12 @@ import contextlib
 import ctypes
 import io
 import os
+import re
 import runpy
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,6 +34,10 @@ _PR_SET_CHILD_SUBREAPER = 36
 _EXIT_HANDLERS_S = 1.0  # what a failed rank's exit handlers may take: they may wait for other ranks
 # What a rank's own processes get once it has ended: to end by themselves, and after SIGTERM.
 _GOOD_END_S, _BAD_END_S = (0.3, 0.3), (0.0, 0.0)
+# What gloo, NCCL and c10d say where another rank has died: that rank's own end, which is then noticed
+# within this time, is the story.
+_PEER_IS_GONE = re.compile(r"onnection (closed by|reset by|refused)|Broken pipe|ncclRemoteError")
+_PEER_IS_KNOWN_S = 1.0
 _PACKAGE = str(Path(failure.__file__).parent)
 _FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -125,7 +131,10 @@ def _run_python(arguments: Sequence[str]) -> None:
     except KeyboardInterrupt:
         _leave(128 + signal.SIGINT)
     except BaseException as error:
-        _fail(1, _traceback_text(error))
+        text = _traceback_text(error)
+        if _PEER_IS_GONE.search(text):
+            time.sleep(_PEER_IS_KNOWN_S)
+        _fail(1, text)
 
 
 def _run_script(arguments: Sequence[str]) -> None:

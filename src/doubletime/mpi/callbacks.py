@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -23,9 +24,15 @@ _log = logging.getLogger(__name__)
 
 
 class _Thread(threading.local):
+    """What a thread that uses a group is; `__init__` runs in each when it first does."""
+
     depth = 0
 
+    def __init__(self) -> None:
+        _users.add(threading.current_thread())
 
+
+_users: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 _thread = _Thread()
 _Base: Any = torch.futures.Future
 
@@ -33,6 +40,20 @@ _Base: Any = torch.futures.Future
 def depth() -> int:
     """How deep in callbacks this thread is: 0 in the program, 1 in a callback of its operations, …."""
     return _thread.depth
+
+
+def await_users(patience_s: float) -> None:
+    """Give the other threads that have used a group a moment to end.
+
+    A thread that the end of the interpreter finds inside torch's C++ would abort the process.
+    """
+    end_s = time.monotonic() + patience_s
+    for thread in list(_users):
+        # torch's own threads, dummies to Python, cannot be joined
+        if thread is not threading.current_thread() and not isinstance(
+            thread, threading._DummyThread
+        ):
+            thread.join(max(0.0, end_s - time.monotonic()))
 
 
 class Callbacks:

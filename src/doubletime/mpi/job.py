@@ -12,12 +12,14 @@ from typing import Any
 from doubletime import environment, failure
 from doubletime.errors import CollectiveError
 from doubletime.mpi import library
+from doubletime.mpi.callbacks import await_users
 from doubletime.mpi.calls import caller
 from doubletime.mpi.waiting import drive, sharpen_timers
 from doubletime.mpi.watchdog import Watchdog
 
 _PRESENT_TAG = 4711
 _HEAR_FOR_S = 2.0
+_USERS_END_WITHIN_S = 0.5
 _INLINE_SPIN_S = 5e-3
 _THREAD_SPIN_S = 100e-6
 _CROWDED_SPIN_S = 20e-6
@@ -122,6 +124,7 @@ class Job:
         # A thread left running would abort the interpreter as it ends.
         for end_group in list(self.at_leaving.values()):
             end_group()
+        await_users(_USERS_END_WITHIN_S)
         self.watchdog.stop()
         library.finalize()
         failure.leave(self.rank)
