@@ -4,11 +4,13 @@ Each drawing is made by the command that the page names above it. `--show` print
 should be, and writes nothing.
 """
 
+import json
 import re
 import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from doubletime.collectives.catalogue import ALGORITHMS, find
@@ -16,6 +18,8 @@ from doubletime.collectives.choice import Choice, problem
 from doubletime.collectives.cost import evaluate
 from doubletime.collectives.knowledge import ASSUMED
 from doubletime.collectives.topology import Topology
+from doubletime.planning.timing import Spread, Timing
+from doubletime.reporting.timings_plot import plot_timings
 from doubletime.units import format_nbytes, format_seconds
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -24,7 +28,9 @@ COMMAND = re.compile(r"^    (doubletime explain .*)$", re.M)
 OUTPUT = re.compile(
     r"(<!-- output of (doubletime explain [^>]*) -->\n```text\n).*?^```", re.M | re.S
 )
-PREDICTED = re.compile(r"(<!-- predicted -->\n\n).*?(?=\n<!-- end -->)", re.S)
+PREDICTED = re.compile(r"(<!-- predicted -->\n).*?(?=^<!-- end -->)", re.M | re.S)
+MEASURED = ROOT / "benchmarks" / "results" / "predicted.json"
+LINK_NBYTES_PER_S = 125e6
 SIZES = (1 << 10, 16 << 10, 256 << 10, 4 << 20, 64 << 20)
 PLACES = {
     "8 hosts, 1 rank on each": Topology.flat(8),
@@ -69,7 +75,28 @@ def time_s(name: str, topology: Topology, nbytes: int) -> float:
 def page() -> str:
     """The page with its quoted parts renewed."""
     text = OUTPUT.sub(lambda found: f"{found[1]}{explain(found[2])}```", PAGE.read_text())
-    return PREDICTED.sub(lambda found: found[1] + "\n".join(predicted()), text)
+    table = "\n".join(predicted())
+    return PREDICTED.sub(lambda found: f"{found[1]}\n{table}\n", text)
+
+
+def draw_measured() -> None:
+    """Draw what benchmarks/predicted.py has measured, one drawing for each number of hosts."""
+    for place, found in json.loads(MEASURED.read_text())["figures"].items():
+        hosts = int(place.split()[0])
+        timings = [
+            Timing(each["algorithm"], each["nbytes"], Spread(**each["measured"])) for each in found
+        ]
+        plot_timings(
+            timings,
+            PAGE.parent / "figures" / f"all_reduce_{hosts}_hosts.svg",
+            f"all_reduce of float32, {hosts} hosts, 1 rank on each, 1 Gbit/s, MPICH",
+            partial(bound_s, hosts),
+        )
+
+
+def bound_s(hosts: int, nbytes: int) -> float:
+    """What each host's link must carry at least, in seconds (Patarasuk & Yuan 2009)."""
+    return 2 * (hosts - 1) / hosts * nbytes / LINK_NBYTES_PER_S
 
 
 def main() -> None:
@@ -82,6 +109,7 @@ def main() -> None:
     for command in COMMAND.findall(renewed):
         if "--draw" in command:
             explain(command)
+    draw_measured()
 
 
 if __name__ == "__main__":

@@ -81,9 +81,12 @@ def test_quoted_figures_are_the_measured_ones(page):
 
 
 def test_every_quotation_is_closed_and_every_result_is_quoted():
-    text = README.read_text()
-    quoted = {name for name, _ in QUOTE.findall(text)}
-    assert set(re.findall(r"^<!-- (benchmarks/results/\S+) -->$", text, re.M)) == quoted
+    quoted = set()
+    for page in PAGES:
+        text = page.read_text()
+        mine = {name for name, _ in QUOTE.findall(text)}
+        assert set(re.findall(r"^<!-- (benchmarks/results/\S+) -->$", text, re.M)) == mine
+        quoted |= mine
     assert quoted == {_name(path) for path in (ROOT / "benchmarks" / "results").glob("*.md")}
 
 

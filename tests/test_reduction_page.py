@@ -44,3 +44,14 @@ def test_what_it_quotes_is_what_the_commands_print():
         command, check=True, capture_output=True, text=True, timeout=110
     ).stdout
     assert PAGE.read_text() == expected, "run `python scripts/draw_figures.py`"
+
+
+def test_the_predicted_times_of_every_algorithm_stand_there():
+    quoted = PAGE.read_text().split("<!-- predicted -->")[1].split("<!-- end -->")[0]
+    for name in ALGORITHMS:
+        assert len(re.findall(rf"^\| `{name}` \|.*\d", quoted, re.M)) == 3, name
+
+
+def test_every_drawing_is_there():
+    for drawing in re.findall(r"\]\((figures/\S+)\)", PAGE.read_text()):
+        assert (PAGE.parent / drawing).stat().st_size > 1000, drawing
