@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from statistics import median
+from time import perf_counter
 from typing import Any
 
 import record
@@ -23,11 +25,12 @@ from doubletime.collectives.choice import Choice, problem
 from doubletime.collectives.cost import evaluate
 from doubletime.collectives.knowledge import ASSUMED
 from doubletime.collectives.party import AHEAD_MPI, party_of
+from doubletime.mpi import library
 from doubletime.planning import links, machine, peers
 from doubletime.planning.load import busy_share
 from doubletime.planning.question import MPI
-from doubletime.planning.timing import spread
-from doubletime.planning.turns import Work, by_turns
+from doubletime.planning.timing import Samples, spread
+from doubletime.planning.turns import slowest
 from doubletime.units import format_nbytes, format_seconds
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
@@ -37,21 +40,21 @@ from vcluster.cluster import VirtualCluster
 HOSTS = (2, 4, 8)
 SIZES = tuple(1 << power for power in range(16, 27, 2))
 MEDIAN, WORST = 0.10, 0.25
+LEAST, MOST, LONG_S = 3, 15, 2.0  # samples of a call, as many as take about so long
 
 
 def rank() -> None:
     """One rank: measure the links, then price and time every algorithm; rank 0 prints JSON."""
     torch.set_num_threads(1)
     with peers.join(()) as job:
-        profile = links.measure(job, 0.05, _ignored)
+        profile = links.measure(job, 0.02, _ignored)
         parameters = profile.parameters(ASSUMED)
         party = party_of(job.groups[MPI])
         found: list[dict[str, Any]] = []
         for nbytes in SIZES:
             tensor = torch.zeros(nbytes // 4)
             choices = [Choice(name) for name in ALGORITHMS if name != "two_level"]
-            works = [Work(_call(party, tensor, choice), _meet) for choice in choices]
-            taken = by_turns(job.comm, works, 0.1, _ignored)
+            taken = _by_turns(job, [_call(party, tensor, choice) for choice in choices])
             for choice, samples in zip(choices, taken, strict=True):
                 asked = problem(choice, "all_reduce", party.topology, 0, nbytes)
                 schedule = find(choice.algorithm).schedule(asked)
@@ -72,8 +75,22 @@ def _call(party: Any, tensor: torch.Tensor, choice: Choice) -> Any:
     return lambda: run.all_reduce(party, tensor, dist.ReduceOp.SUM, choice)
 
 
-def _meet() -> None:
-    dist.barrier()
+def _by_turns(job: peers.Job, calls: Sequence[Callable[[], None]]) -> list[Samples]:
+    """Few samples of long calls, where `planning.turns` would take minutes; the first are not counted."""
+    taken: list[list[float]] = [[] for _ in calls]
+    repeats = MOST
+    while len(taken[0]) <= repeats:
+        for call, samples in zip(calls, taken, strict=True):
+            job.comm.Barrier()
+            start = perf_counter()
+            call()
+            samples.append(perf_counter() - start)
+        if len(taken[0]) == 1:
+            longest_s = job.comm.allreduce(
+                max(samples[0] for samples in taken), op=library.load().MAX
+            )
+            repeats = max(LEAST, min(MOST, int(LONG_S / longest_s)))
+    return [slowest(job.comm, samples[1:]) for samples in taken]
 
 
 def _ignored(_event: object) -> None:

@@ -84,7 +84,10 @@ def draw_measured() -> None:
     for place, found in json.loads(MEASURED.read_text())["figures"].items():
         hosts = int(place.split()[0])
         timings = [
-            Timing(each["algorithm"], each["nbytes"], Spread(**each["measured"])) for each in found
+            Timing(
+                "all_reduce", each["algorithm"], each["nbytes"], hosts, Spread(**each["measured"])
+            )
+            for each in found
         ]
         plot_timings(
             timings,
