@@ -1,6 +1,6 @@
-"""`algorithm="auto"` after `doubletime bench tune`, against the best of all: on one host, and on four.
+"""`algorithm="auto"` after `doubletime bench tune` against the best of all, on one host and on up to four.
 
-Four hosts are virtual ones with 1 Gbit/s links: that needs root, and what the tests' virtual cluster
+Several hosts are virtual ones with 1 Gbit/s links: that needs root, and what the tests' virtual cluster
 needs. Small messages are compared with the mpi backend's own way, with bare MPI and with gloo as well.
 """
 
@@ -23,7 +23,7 @@ from doubletime.cluster import supervise
 from doubletime.collectives import run
 from doubletime.collectives.choice import NATIVE, Choice
 from doubletime.collectives.functions import all_reduce
-from doubletime.collectives.knowledge import PROFILE_VARIABLE, profile_path, table_path
+from doubletime.collectives.knowledge import profile_path, table_path
 from doubletime.collectives.party import Party, party_of
 from doubletime.collectives.table import Table
 from doubletime.planning import machine, peers, tune
@@ -83,6 +83,7 @@ def _tuned(job: peers.Job, group: Any, seconds: float) -> list[dict[str, Any]]:
     party = party_of(group)
     measured = tune.all_reduce(job, party, SIZES, seconds, observe)
     if job.rank == 0:
+        profile_path().parent.mkdir()
         table_path(profile_path()).write_text(Table().with_new(measured).text())
     job.comm.Barrier()
     found: list[dict[str, Any]] = []
@@ -147,8 +148,8 @@ def measure(case: Case, seconds: float, *, is_small: bool = False) -> list[dict[
     """Run a case with a configuration folder of its own, and read what rank 0 left."""
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder, "found.json")
-        env = {PROFILE_VARIABLE: str(Path(folder, "profile.toml")), "OMP_NUM_THREADS": "1"}
-        # There is a table only: a profile that is named and not there would be told of.
+        # A configuration of its own: what this machine was tuned for before does not count.
+        env = {"XDG_CONFIG_HOME": folder, "OMP_NUM_THREADS": "1"}
         args = ["rank", str(output), str(seconds), "small" if is_small else "tuned"]
         if case.hosts == 1:
             command = [sys.executable, __file__, *args]
@@ -220,10 +221,7 @@ def main() -> None:
         headings=["case", "sizes within 1.05", "worst", "chosen, by size"],
         rows=rows, machine=asdict(here), caption=here.show(), figures=figures,
     )  # fmt: skip
-    if words:
-        print(report.markdown(busy))
-    else:
-        record.publish(report, busy)
+    record.publish(report, busy, is_whole=not words)
 
 
 if __name__ == "__main__":

@@ -53,6 +53,7 @@ def rank() -> None:
         found: list[dict[str, Any]] = []
         for nbytes in SIZES:
             tensor = torch.zeros(nbytes // 4)
+            # Each host has one rank: two_level would be its outer algorithm.
             choices = [Choice(name) for name in ALGORITHMS if name != "two_level"]
             taken = _by_turns(job, [_call(party, tensor, choice) for choice in choices])
             for choice, samples in zip(choices, taken, strict=True):
@@ -118,19 +119,15 @@ def main() -> None:
             next(line for line in done.stdout.splitlines() if line.startswith("[{"))
         )
         print(f"{hosts} hosts: done", file=sys.stderr, flush=True)
-    rows = []
-    for name in figures["2 hosts"]:
-        if name["nbytes"] != SIZES[0]:
-            continue
-        algorithm = name["algorithm"]
-        mine = [f for all_of in figures.values() for f in all_of if f["algorithm"] == algorithm]
-        worst = max(mine, key=error)
-        rows.append(record.Row(algorithm, _cells(mine, worst)))
     everything = [found for all_of in figures.values() for found in all_of]
-    worst = max(everything, key=error)
-    is_met = median(map(error, everything)) <= MEDIAN and error(worst) <= WORST
+    rows = []
+    for algorithm in dict.fromkeys(found["algorithm"] for found in everything):
+        mine = [found for found in everything if found["algorithm"] == algorithm]
+        rows.append(record.Row(algorithm, _cells(mine)))
+    errors = [error(found) for found in everything]
+    is_met = median(errors) <= MEDIAN and max(errors) <= WORST
     target = f"median at most {MEDIAN:.0%}, worst {WORST:.0%}"
-    rows.append(record.Row("all", _cells(everything, worst), target, is_met))
+    rows.append(record.Row("all", _cells(everything), target, is_met))
     torch.set_num_threads(1)  # as in the ranks
     here = machine.describe("MPICH")
     record.publish(
@@ -145,7 +142,8 @@ def main() -> None:
     )  # fmt: skip
 
 
-def _cells(found: list[dict[str, Any]], worst: dict[str, Any]) -> list[str]:
+def _cells(found: list[dict[str, Any]]) -> list[str]:
+    worst = max(found, key=error)
     measured_s = worst["measured"]["median_s"]
     return [
         f"{median(map(error, found)):.0%}",

@@ -111,8 +111,11 @@ def start(ranks: int) -> Report:
     return Report(**{**record, "rows": [Row(**row) for row in record["rows"]]})
 
 
-def publish(report: Report, busy: float) -> None:
-    """Print the report, and write it to `benchmarks/results`."""
+def publish(report: Report, busy: float, *, is_whole: bool = True) -> None:
+    """Print the report, and write it to `benchmarks/results` unless only a part was measured."""
+    if not is_whole:
+        print(report.markdown(busy))
+        return
     name = Path(sys.argv[0]).stem
     RESULTS.mkdir(exist_ok=True)
     text = report.markdown(busy)

@@ -229,10 +229,7 @@ def main() -> None:
                   "bare messages"],
         rows=rows, machine=asdict(here), caption=here.show(), figures=figures,
     )  # fmt: skip
-    if words:
-        print(report.markdown(busy))
-    else:
-        record.publish(report, busy)
+    record.publish(report, busy, is_whole=not words)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 FOLDER_VARIABLE = "DOUBLETIME_FAILURES"
+# Who fails since a peer is gone waits so long, in seconds, before it says so: the peer's own end, which
+# is noticed within this time, is the story.
+PEER_IS_KNOWN_S = 1.0
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """`doubletime bench` as a user types it."""
 
 import json
+import os
 import sys
 
 import pytest
@@ -31,16 +32,19 @@ def test_two_ranks_are_started_measured_and_recorded(tmp_path):
         assert timing["busbw"] == pytest.approx(timing["algbw"])  # 2(p-1)/p is 1 for two ranks
 
 
-def test_algorithms_are_timed_beside_it_bounded_and_drawn(tmp_path):
+@pytest.mark.parametrize("host", [os.uname().nodename, "elsewhere"])
+def test_algorithms_are_timed_beside_it_bounded_and_drawn(tmp_path, host):
     profile, plot = tmp_path / "p.toml", tmp_path / "times.png"
     link = "alpha_s = 1e-5\nbeta_s_per_byte = 1e-9\n"
-    cluster = 'hosts = ["one"]\nranks_per_host = [2]\nmpi = "MPICH"\nbackend = "mpi"\n'
+    cluster = f'hosts = ["{host}"]\nranks_per_host = [2]\nmpi = "MPICH"\nbackend = "mpi"\n'
     profile.write_text(f"{cluster}gamma_s_per_byte = 1e-10\n[inside]\n{link}[between]\n{link}")
     command = [*BENCH, "-n", "2", "--sizes", "4,64K", "--seconds", "0.02", "--against", ""]
     command += ["--algorithms", "ring,auto", "--profile", str(profile), "--plot", str(plot)]
     job = run_command(command, env=PLAIN).check()
-    for shown in ("ring", "auto", "of bound", f"drawn in {plot}"):
+    for shown in ("ring", "auto", f"drawn in {plot}"):
         assert shown in job.stdout
+    assert ("of bound" in job.stdout) == (host != "elsewhere")
+    assert ("it was measured on elsewhere" in job.stdout) == (host == "elsewhere")
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 

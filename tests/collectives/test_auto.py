@@ -1,9 +1,12 @@
 """`auto`: by the table, by the model, native where nothing is known; never two choices on two ranks."""
 
+import os
+
 import pytest
 from hypothesis import given, settings
 from hypothesis.strategies import integers, sampled_from
 
+from checks.report import free_port
 from doubletime.collectives.auto import SEGMENTS_NBYTES, by_model, candidates
 from doubletime.collectives.catalogue import ALGORITHMS
 from doubletime.collectives.choice import Choice
@@ -59,17 +62,17 @@ def test_segments_larger_than_a_part_are_tried_once():
 
 
 PROGRAM = """
-    import os, sys, time, warnings
+    import os, sys, warnings
     import torch, torch.distributed as dist
     import doubletime as dt
     from doubletime.collectives.auto import choose
     from doubletime.collectives.party import party_of
 
-    backend, everyone_reads = sys.argv[1:3]
+    backend = sys.argv[1]
     if backend == "gloo":
         os.environ.update(
             RANK=os.environ["PMI_RANK"], WORLD_SIZE=os.environ["PMI_SIZE"],
-            MASTER_ADDR="127.0.0.1", MASTER_PORT=sys.argv[3],
+            MASTER_ADDR="127.0.0.1", MASTER_PORT=sys.argv[2],
         )
     dist.init_process_group(backend)
     rank, ranks = dist.get_rank(), dist.get_world_size()
@@ -84,27 +87,20 @@ PROGRAM = """
     party = party_of(None)
     names = [choose(party, "all_reduce", nbytes).algorithm for nbytes in (64, 4096, 1 << 20, 4 << 20)]
     told = [str(each.message) for each in caught if "is not used" in str(each.message)]
-    start = time.perf_counter()
-    for _ in range(20_000):
-        choose(party, "all_reduce", 64)
-    taken_s = (time.perf_counter() - start) / 20_000
     lines: list = [None] * ranks
-    dist.all_gather_object(lines, (names, told, taken_s))
+    dist.all_gather_object(lines, (names, told))
     if rank == 0:
         print(*lines[0][0])
         for line in lines[0][1]:
             print(line)
-        assert all(names == lines[0][0] for names, _, _ in lines), lines
-        assert not any(told for _, told, _ in lines[1:]), lines
-        assert min(taken_s for _, _, taken_s in lines) < 2e-6, lines
+        assert all(names == lines[0][0] for names, _ in lines), lines
+        assert not any(told for _, told in lines[1:]), lines
     dist.destroy_process_group()
 """
 
 
 @pytest.fixture
 def host():
-    import os
-
     return os.uname().nodename
 
 
@@ -116,7 +112,7 @@ def run_auto(tmp_path, table=None, profile=None, backend="mpi", port=""):
         text = table if isinstance(table, str) else table.text()
         (tmp_path / "profile.table.toml").write_text(text)
     env = {"DOUBLETIME_PROFILE": str(file)}
-    done = run_ranks(PROGRAM, 2, env=env, args=[backend, "", port]).check()
+    done = run_ranks(PROGRAM, 2, env=env, args=[backend, port]).check()
     names, *told = done.stdout.splitlines()
     return names.split(), told
 
@@ -134,11 +130,11 @@ def test_the_table_decides_and_rank_0_alone_reads_it(tmp_path, host):
     assert told == []
 
 
-def test_gloo_has_choices_of_its_own(tmp_path, host, free_port):
+def test_gloo_has_choices_of_its_own(tmp_path, host):
     both = measured(Cluster((host,), (2,), "", "gloo")).measured
     cluster = Cluster((host,), (2,), library.describe(), "mpi")
     other = Measured(cluster, "all_reduce", both[0].decisions[:1], "", "")
-    names, told = run_auto(tmp_path, Table((other, *both)), backend="gloo", port=free_port)
+    names, told = run_auto(tmp_path, Table((other, *both)), backend="gloo", port=str(free_port()))
     assert names == ["recursive_doubling", "linear", "ring", "ring"]
     assert told == []
 
@@ -159,12 +155,3 @@ def test_unmeasured_the_named_file_is_missed_and_native_is_taken(tmp_path):
     assert names == ["native"] * 4
     assert len(told) == 1
     assert "is not there" in told[0]
-
-
-@pytest.fixture
-def free_port():
-    import socket
-
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return str(found.getsockname()[1])

@@ -53,6 +53,7 @@ def test_rank_that_dies_in_the_middle_ends_the_job(
     tmp_path: Path, backend: str, algorithm: str, end: str, code: int
 ) -> None:
     script = tmp_path / "program.py"
+    # so that the end cannot be that of the group's timeout
     patient = JOIN.replace("seconds=20", "seconds=90")
     script.write_text(patient + DIES.format(end=end, algorithm=algorithm))
     # Under `doubletime run`: a bare mpiexec may report a rank that only saw its peer go.

@@ -145,6 +145,7 @@ def _check_file(option: str, file: Path, example: str) -> None:
 
 def _measure(sizes: list[int], others: tuple[str, ...], seconds: float, outputs: Outputs) -> None:
     """What each rank does; rank 0 shows it."""
+    from doubletime.collectives import auto
     from doubletime.collectives.party import party_of
     from doubletime.mpi import library
     from doubletime.planning import machine, measure, peers
@@ -162,7 +163,12 @@ def _measure(sizes: list[int], others: tuple[str, ...], seconds: float, outputs:
         console.print(title, style="bold")
         bound_s = None
         if outputs.profile is not None:
-            bound_s = _bound(party_of(job.groups[MPI]).topology, outputs.profile)
+            party = party_of(job.groups[MPI])
+            why = outputs.profile.cluster.difference(auto.here(party))
+            if why is None:
+                bound_s = _bound(party.topology, outputs.profile)
+            else:
+                console.print(f"no bound is shown: of the profile, {why}", markup=False)
         with MeasuringProgress(console) as progress:
             timings = measure.all_reduce(job, (MPI, *others), sizes, seconds, progress.observe)
         console.print(timings_table(timings, bound_s=bound_s))

@@ -34,10 +34,8 @@ _PR_SET_CHILD_SUBREAPER = 36
 _EXIT_HANDLERS_S = 1.0  # what a failed rank's exit handlers may take: they may wait for other ranks
 # What a rank's own processes get once it has ended: to end by themselves, and after SIGTERM.
 _GOOD_END_S, _BAD_END_S = (0.3, 0.3), (0.0, 0.0)
-# What gloo, NCCL and c10d say where another rank has died: that rank's own end, which is then noticed
-# within this time, is the story.
+# What gloo, NCCL and c10d say where another rank has died.
 _PEER_IS_GONE = re.compile(r"onnection (closed by|reset by|refused)|Broken pipe|ncclRemoteError")
-_PEER_IS_KNOWN_S = 1.0
 _PACKAGE = str(Path(failure.__file__).parent)
 _FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -133,7 +131,7 @@ def _run_python(arguments: Sequence[str]) -> None:
     except BaseException as error:
         text = _traceback_text(error)
         if _PEER_IS_GONE.search(text):
-            time.sleep(_PEER_IS_KNOWN_S)
+            time.sleep(failure.PEER_IS_KNOWN_S)
         _fail(1, text)
 
 

@@ -26,7 +26,6 @@ from doubletime.collectives.schedule import Collective
 from doubletime.collectives.topology import Topology
 from doubletime.mpi import library
 
-AUTO = "auto"
 # Unmeasured, below this size the backend's own way is taken: it is one call.
 NATIVE_BELOW_NBYTES = 64 << 10
 SEGMENTS_NBYTES = (256 << 10, 512 << 10, 1 << 20)

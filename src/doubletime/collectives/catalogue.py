@@ -17,6 +17,7 @@ from doubletime.collectives.algorithms.two_level import two_level
 from doubletime.errors import ScheduleError
 
 TWO_LEVEL = "two_level"
+AUTO = "auto"  # no algorithm: whichever is best; see `auto`
 
 FLAT: Mapping[str, Algorithm] = MappingProxyType(
     {

@@ -8,7 +8,8 @@ import torch
 import torch.distributed as dist
 
 from doubletime.collectives import run
-from doubletime.collectives.auto import AUTO, choose
+from doubletime.collectives.auto import choose
+from doubletime.collectives.catalogue import AUTO
 from doubletime.collectives.choice import Choice
 from doubletime.collectives.party import Party, party_of
 from doubletime.collectives.schedule import Collective

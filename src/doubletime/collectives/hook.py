@@ -9,7 +9,8 @@ import torch
 import torch.distributed as dist
 
 from doubletime.collectives import run
-from doubletime.collectives.auto import AUTO, choose
+from doubletime.collectives.auto import choose
+from doubletime.collectives.catalogue import AUTO
 from doubletime.collectives.choice import NATIVE, Choice
 from doubletime.collectives.party import Party, party_of
 

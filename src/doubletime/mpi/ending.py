@@ -31,7 +31,6 @@ _FORK_ENDS_WITHIN_S = 4.0
 # Some launchers stop reading a rank's stderr as soon as it asks for the abort.
 _LAST_WORDS_S = 0.1
 _WORKERS_END_WITHIN_S = 0.5
-_PEER_IS_KNOWN_S = 1.0
 _installed_in: int | None = None
 _plain_hook: Hook | None = None
 
@@ -97,7 +96,7 @@ def _uncaught(kind: type[BaseException], error: BaseException, trace: TracebackT
         return
     if isinstance(error, library.load().Exception):
         # A message failed since its peer is gone: the peer's own end, if it is known, is the story.
-        time.sleep(_PEER_IS_KNOWN_S)
+        time.sleep(failure.PEER_IS_KNOWN_S)
     _fail(_INTERRUPTED if issubclass(kind, KeyboardInterrupt) else 1, text)
 
 

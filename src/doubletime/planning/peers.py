@@ -1,4 +1,4 @@
-"""Who can carry out a collective in one and the same job: the mpi backend, gloo, bare MPI."""
+"""Who can carry out a collective in one and the same job: the mpi backend, gloo, bare MPI, an algorithm."""
 
 from __future__ import annotations
 

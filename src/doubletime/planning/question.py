@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from doubletime.collectives.catalogue import ALGORITHMS, find
+from doubletime.collectives.catalogue import ALGORITHMS, AUTO, find
 from doubletime.errors import LaunchError, UnitError
 from doubletime.units import parse_sizes
 
 MPI, GLOO, RAW = "mpi", "gloo", "raw"
 RIVALS = (GLOO, RAW)
-ALL, AUTO = "all", "auto"
+ALL = "all"
 
 
 def parse_rivals(text: str) -> tuple[str, ...]:

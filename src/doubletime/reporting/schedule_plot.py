@@ -17,6 +17,7 @@ from doubletime.collectives.drawing import Arrow, Box, Label, Picture
 from doubletime.collectives.holdings import Change
 from doubletime.collectives.schedule import ROOTED, Schedule
 from doubletime.errors import ScheduleError
+from doubletime.reporting import figure_file
 from doubletime.reporting.schedule_view import place_name
 from doubletime.units import plural
 
@@ -46,7 +47,7 @@ def draw_schedule(schedule: Schedule, file: Path, *, shows_all: bool = False) ->
         ScheduleError: if the file cannot be written.
     """
     picture = drawing.draw(schedule, title(schedule), shows_all=shows_all)
-    with mpl.rc_context({"svg.hashsalt": "doubletime", "font.family": "DejaVu Sans"}):
+    with mpl.rc_context({"font.family": "DejaVu Sans"}):
         figure = Figure(figsize=(picture.width, picture.height))
         axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
         axes.set_xlim(0.0, picture.width)
@@ -54,9 +55,8 @@ def draw_schedule(schedule: Schedule, file: Path, *, shows_all: bool = False) ->
         axes.axis("off")
         _draw(axes, picture)
         _draw_legend(axes, picture, schedule.problem.ranks)
-        metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
         try:
-            figure.savefig(file, dpi=_DOTS_PER_INCH, metadata=metadata.get(file.suffix.lower(), {}))
+            figure_file.save(figure, file, _DOTS_PER_INCH)
         except OSError as error:
             raise ScheduleError(
                 f"{file} cannot be written: {error.strerror}", "--draw another file"

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from textwrap import fill
 
+import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
 
 from doubletime.planning.timing import Timing
+from doubletime.reporting import figure_file
 from doubletime.reporting.tables import shown
 from doubletime.units import format_nbytes, format_seconds
 
 _MARKERS = "osDv^<>pP*X"
+_COLOURS = mpl.colormaps["tab20"]  # ten strong ones, a pale one behind each
+_DOTS_PER_INCH = 150
+_TITLE_COLUMNS = 95
 
 
 def plot_timings(
@@ -25,6 +31,9 @@ def plot_timings(
         file: the suffix says which format.
         title: what stands above.
         bound_s: the least time for so many bytes, in seconds; drawn as a dashed line.
+
+    Raises:
+        OSError: if the file cannot be written.
     """
     figure = Figure(figsize=(9, 6), layout="constrained")
     axes = figure.subplots()
@@ -32,11 +41,11 @@ def plot_timings(
     for index, peer in enumerate(dict.fromkeys(timing.peer for timing in timings)):
         own = sorted((each for each in timings if each.peer == peer), key=lambda each: each.nbytes)
         at = [timing.nbytes for timing in own]
-        marker = _MARKERS[index % len(_MARKERS)]
         (line,) = axes.plot(
             at,
             [timing.time.median_s for timing in own],
-            marker=marker,
+            color=_COLOURS(2 * index % 20 + index // 10 % 2),
+            marker=_MARKERS[index % len(_MARKERS)],
             markersize=4,
             label=shown(peer),
         )
@@ -53,7 +62,7 @@ def plot_timings(
     axes.yaxis.set_major_formatter(FuncFormatter(lambda seconds, _: format_seconds(seconds)))
     axes.set_xlabel("message size")
     axes.set_ylabel("time of an all_reduce, median and quartiles")
-    axes.set_title(title, loc="left", fontsize=11)
+    axes.set_title(fill(title, _TITLE_COLUMNS), loc="left", fontsize=11)
     axes.grid(visible=True, alpha=0.3)
     axes.legend(fontsize=9)
-    figure.savefig(file, dpi=150)
+    figure_file.save(figure, file, _DOTS_PER_INCH)
