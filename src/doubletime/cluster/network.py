@@ -1,0 +1,127 @@
+"""The network interface that leads to the other hosts, told to each library in its own setting."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+# All hosts of a job are reached alike, as a rule; asking for so many of them tells, and each
+# question may cost a slow answer of the name service.
+_ASKED = 8
+_RDMA = Path("/sys/class/infiniband")
+
+
+@dataclass(frozen=True)
+class Interface:
+    """A network interface of this host.
+
+    Attributes:
+        name: such as `eth0`.
+        address: this host's own on it.
+        network: the network that it reaches directly, such as `10.0.0.0/24`.
+    """
+
+    name: str
+    address: str
+    network: str
+
+
+def settings(hosts: Sequence[str]) -> dict[str, str]:
+    """The variables that make MPI, gloo and NCCL use the interface that leads to the other hosts.
+
+    Asks this host's routing table, so the answer may differ between hosts, as interfaces' names do.
+    What the user has set already is left as it is.
+
+    Args:
+        hosts: names of all hosts of the job, this one among them or not.
+
+    Returns:
+        Variables to set; none where no other host is known here, or all are this one.
+    """
+    found = interface_to(hosts)
+    if found is None:
+        return {}
+    wanted = variables(found, has_rdma=_RDMA.is_dir() and any(_RDMA.iterdir()))
+    if "OMPI_MCA_btl_tcp_if_exclude" in os.environ:  # Open MPI refuses to hear both
+        wanted.pop("OMPI_MCA_btl_tcp_if_include")
+    return {name: value for name, value in wanted.items() if name not in os.environ}
+
+
+def variables(interface: Interface, *, has_rdma: bool) -> dict[str, str]:
+    """Each library's own name for "use this interface": pure.
+
+    Args:
+        interface: to use.
+        has_rdma: whether there are RDMA devices. UCX chooses among them and all interfaces by one
+            variable, which is then left alone: to name an Ethernet interface would forbid them.
+    """
+    return {
+        "FI_TCP_IFACE": interface.name,  # libfabric: Intel MPI, MPICH
+        "FI_SOCKETS_IFACE": interface.name,
+        **({} if has_rdma else {"UCX_NET_DEVICES": interface.name}),  # MPICH, Open MPI
+        "OMPI_MCA_btl_tcp_if_include": interface.network,
+        "GLOO_SOCKET_IFNAME": interface.name,
+        "NCCL_SOCKET_IFNAME": f"={interface.name}",  # without the sign it is a prefix
+    }
+
+
+def interface_to(hosts: Sequence[str]) -> Interface | None:
+    """The interface by which most of the hosts are reached; None where no other host is known."""
+    by_address = _own_interfaces()
+    votes: Counter[Interface] = Counter()
+    for host in hosts:
+        if votes.total() >= _ASKED:
+            break
+        source = source_address(host)
+        if source is not None and source in by_address:
+            votes[by_address[source]] += 1
+    return votes.most_common(1)[0][0] if votes else None
+
+
+def source_address(host: str) -> str | None:
+    """This host's own address on the way to another host.
+
+    Returns:
+        None where the name is not known here, no route leads there, or it names this host.
+    """
+    own = _own_interfaces()
+    try:
+        known = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)
+    except OSError:
+        return None
+    for family, kind, protocol, _, target in sorted(known, key=lambda row: row[0]):
+        if ipaddress.ip_address(target[0]).is_loopback or target[0] in own:
+            continue  # this host, or its name in its own /etc/hosts (127.0.1.1)
+        with socket.socket(family, kind, protocol) as probe:
+            try:
+                probe.connect(target)  # sends nothing; the kernel looks up the route
+            except OSError:
+                continue
+            source = str(probe.getsockname()[0])
+        if not ipaddress.ip_address(source).is_loopback:
+            return source
+    return None
+
+
+def _own_interfaces() -> dict[str, Interface]:
+    """This host's interfaces by their addresses."""
+    found = {}
+    for name, addresses in psutil.net_if_addrs().items():
+        for each in addresses:
+            if each.family not in (socket.AF_INET, socket.AF_INET6) or not each.netmask:
+                continue
+            address = each.address.partition("%")[0]
+            found[address] = Interface(name, address, _network(address, each.netmask))
+    return found
+
+
+def _network(address: str, netmask: str) -> str:
+    width = bin(int(ipaddress.ip_address(netmask))).count("1")
+    return str(ipaddress.ip_network(f"{address}/{width}", strict=False))
