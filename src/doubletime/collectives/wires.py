@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from functools import partial
 from typing import Any
 
@@ -9,9 +10,7 @@ import torch
 import torch.distributed as dist
 
 from doubletime.collectives.execution import Condition
-from doubletime.mpi import types
 from doubletime.mpi.group import Group
-from doubletime.mpi.operations import message, pieces
 
 
 class MPIWire:
@@ -22,22 +21,18 @@ class MPIWire:
     """
 
     def __init__(self, group: Group) -> None:
-        self._mpi = group.job.mpi
-        self._comm = group.comm
+        self._transport = group.transport
 
     def send(self, part: torch.Tensor, peer: int) -> Condition:
         """See `Wire`."""
-        return _all([self._comm.Isend(self._moved(piece), peer) for piece in pieces(part)])
+        return _all(self._transport.send(part, peer))
 
     def receive(self, part: torch.Tensor, peer: int) -> Condition:
         """See `Wire`."""
-        return _all([self._comm.Irecv(self._moved(piece), peer) for piece in pieces(part)])
+        return _all(self._transport.receive(part, peer))
 
     def flush(self) -> None:
         """See `Wire`."""
-
-    def _moved(self, part: torch.Tensor) -> list[Any]:
-        return message(self._mpi, part, types.move_type(self._mpi, part.element_size()))
 
 
 class C10dWire:
@@ -95,7 +90,14 @@ class BatchWire:
 def _all(requests: list[Any]) -> Condition:
     if len(requests) == 1:
         return requests[0].Test  # type: ignore[no-any-return]
-    return lambda: all(request.Test() for request in requests)
+    waiting = deque(requests)
+
+    def are_over() -> bool:
+        while waiting and waiting[0].Test():
+            waiting.popleft()
+        return not waiting
+
+    return are_over
 
 
 def _waited(work: Any) -> Condition:

@@ -59,7 +59,8 @@ class Group:
         self.rank: int = self.comm.Get_rank()
         self.world_size: int = self.comm.Get_size()
         self.most_tag: int = self.comm.Get_attr(job.mpi.TAG_UB)
-        self.transport = Transport(job.mpi, self.comm)
+        are_far = [job.hosts[rank] != job.host for rank in self.ranks]
+        self.transport = Transport(job.mpi, self.comm, are_far)
         self.memory: HostMemory | None = attach(self.comm)
         self.engine = Engine(f"doubletime-{name}", job.inline_spin_s, job.thread_spin_s)
         self.callbacks = Callbacks(name)
