@@ -346,9 +346,9 @@ class VirtualCluster:
     # -- links ------------------------------------------------------------------------------------
 
     def shape(self, rate: str, hosts: Sequence[str] | None = None) -> None:
-        """Limit what each host (None: every one) sends to a rate such as "1gbit"; "off" lifts it."""
+        """Limit what each host (None: every one) sends and receives to a rate such as "1gbit"; or "off"."""
         for port in self._ports(hosts):
-            links.shape(port, rate)
+            links.shape(self.state.switch, port, rate)
 
     def wan(self, rate: str, delay: str) -> None:
         """Give every link a rate in both directions and a one-way delay, until `lan`."""

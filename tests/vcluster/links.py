@@ -15,8 +15,9 @@ from vcluster.requirements import program
 _BRIDGE = "switch"
 _SUBNET = "10.77.0"
 _FIRST_ADDRESS = 11
-# What a rate lets through at once: under it a link looks faster than it is.
-_BURST = "256kb"
+# What a rate lets through at once: under it a link looks faster than it is. The kernel's largest packet
+# has to fit.
+_BURST = "70kb"
 _LONGEST_QUEUE = "50ms"
 _WAN_QUEUE_NBYTES = 30_000_000
 _WAN_SOURCE = Path(__file__).with_name("wan.c")
@@ -82,18 +83,25 @@ def unplug(ports: Sequence[Port]) -> None:
             _ip(port.machine, ["link del eth0"])
 
 
-def shape(port: Port, rate: str) -> None:
-    """Limit what a host sends to a rate such as "1gbit"; "off" lifts the limit.
+def shape(switch: Machine, port: Port, rate: str) -> None:
+    """Limit what a host sends and what it receives to a rate such as "1gbit"; "off" lifts the limits.
 
     Raises:
         ValueError: if the text is not a rate.
     """
     if rate != "off":
         bytes_per_s(rate)
-        _network(port, "tc", "qdisc", "replace", "dev", "eth0", "root", "tbf",
-                 "rate", rate, "burst", _BURST, "latency", _LONGEST_QUEUE)  # fmt: skip
-    elif any(queue["kind"] == "tbf" for queue in _query(port, "tc", "-j", "qdisc", "show")):
-        _network(port, "tc", "qdisc", "del", "dev", "eth0", "root")
+    # What a host receives is what the switch sends it.
+    for machine, device in ((port.machine, "eth0"), (switch, port.name)):
+        tc = [*machine.enter("net"), program("tc")]
+        if rate != "off":
+            _run([*tc, "qdisc", "replace", "dev", device, "root", "tbf",
+                  "rate", rate, "burst", _BURST, "latency", _LONGEST_QUEUE])  # fmt: skip
+        elif any(
+            q["kind"] == "tbf"
+            for q in json.loads(_run([*tc, "-j", "qdisc", "show", "dev", device]))
+        ):
+            _run([*tc, "qdisc", "del", "dev", device, "root"])
 
 
 def cut(port: Port) -> None:
