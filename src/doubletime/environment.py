@@ -10,6 +10,9 @@ from pathlib import Path
 from doubletime.errors import UnitError
 
 LAUNCHER_VARIABLE = "DOUBLETIME_LAUNCHER"
+HOSTS_VARIABLE = "DOUBLETIME_HOSTS"  # of a job across hosts: their names, with commas
+BIND_VARIABLE = "DOUBLETIME_BIND"  # 1: each host binds its ranks to their shares of its cores
+BACKEND_VARIABLE = "DOUBLETIME_BACKEND"  # of the process group where the program names none
 
 
 @dataclass(frozen=True)

@@ -1,23 +1,31 @@
-"""`doubletime run`: start any program on ranks of this host."""
+"""`doubletime run`: start any program on ranks of this host or of many."""
 
 from __future__ import annotations
 
 import importlib.util
+import re
+import shlex
 import shutil
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperOption
 
 from doubletime.environment import own_cores
 from doubletime.errors import LaunchError
 
+if TYPE_CHECKING:
+    from doubletime.cluster.hosts import Host
+    from doubletime.cluster.ssh import Ssh
+
 HELP = (
-    "Start a program on several ranks of this host, with the MPI at hand.\n\n"
+    "Start a program on several ranks, of this host or of many, with the MPI at hand.\n\n"
     "The program is a script (run by this Python), -m and a module, or any executable; "
     "what follows it is its own. "
+    "Hosts are those of --hosts or --hostfile, else those that Slurm has allotted, "
+    "else this one. "
     "When a rank fails, the whole job ends, with that rank's exit code."
 )
 
@@ -27,15 +35,21 @@ class ProgramCommand(TyperCommand):
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
         """Put `--` before the program, so that what follows it is left alone."""
-        return super().parse_args(ctx, _with_program_marked(args))
+        with_value = {
+            word
+            for option in self.params
+            if isinstance(option, TyperOption) and not option.is_flag
+            for word in option.opts
+        }
+        return super().parse_args(ctx, _with_program_marked(args, with_value))
 
 
-def _with_program_marked(args: list[str]) -> list[str]:
+def _with_program_marked(args: list[str], with_value: set[str]) -> list[str]:
     position = 0
     while position < len(args) and args[position].startswith("-") and args[position] != "--":
         if args[position] == "-m":
             return [*args[:position], "--", *args[position:]]
-        position += 2 if args[position] in ("-n", "--ranks") else 1
+        position += 2 if args[position] in with_value else 1
     return args
 
 
@@ -43,29 +57,129 @@ def run(
     program: Annotated[
         list[str], typer.Argument(metavar="PROGRAM [ARGS]", help="What each rank runs.")
     ],
+    hosts: Annotated[
+        str | None,
+        typer.Option(metavar="LIST", help="Hosts and their slots: node1:2,node[02-16]:4."),
+    ] = None,
+    hostfile: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Hosts, one a line: `node1 slots=2` or `node1:2`."),
+    ] = None,
     ranks: Annotated[
         int | None,
-        typer.Option("-n", "--ranks", min=1, help="How many ranks.  [default: one per core]"),
+        typer.Option(
+            "-n",
+            "--ranks",
+            min=1,
+            help="How many ranks.  [default: one per slot; one per core of this host]",
+        ),
+    ] = None,
+    per_host: Annotated[
+        int | None, typer.Option("--per-host", min=1, help="How many ranks on each host.")
+    ] = None,
+    backend: Annotated[
+        str | None,
+        typer.Option(metavar="mpi|gloo|nccl", help="What dt.init() joins over by default."),
+    ] = None,
+    launcher: Annotated[
+        str | None,
+        typer.Option(
+            metavar="mpi|ssh",
+            help="Who starts the ranks: an mpiexec, or plain ssh.  [default: ssh where no MPI is]",
+        ),
+    ] = None,
+    bind: Annotated[
+        bool | None,
+        typer.Option(
+            help="Give each rank cores of its own.  [default: on one host, where all are ours]"
+        ),
+    ] = None,
+    env: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="A variable for every rank; may be repeated."),
+    ] = None,
+    ssh_config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Settings of ssh instead of ~/.ssh/config.")
+    ] = None,
+    ssh_command: Annotated[
+        str | None, typer.Option(metavar="COMMAND", help="A command to use like ssh.")
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the exact command instead of running it.")
     ] = False,
-    bind: Annotated[bool, typer.Option(help="Give each rank cores of its own.")] = True,
 ) -> None:
-    """Start a program on several ranks of this host."""
-    from doubletime.cluster import implementations, supervise
+    """Start a program on several ranks, of this host or of many."""
+    from doubletime.cluster import job, supervise
 
-    cores = own_cores()
-    wanted = cores if ranks is None else ranks
-    command = _command(program)
-    implementation = implementations.find()
-    plan = supervise.plan_local(command, wanted, implementation, bind=bind)
+    if hosts is not None and hostfile is not None:
+        raise LaunchError("--hosts and --hostfile both name hosts", "leave one of them out")
+    request = job.Request(
+        command=_command(program),
+        hosts=_hosts(hosts, hostfile),
+        ranks=ranks,
+        per_host=per_host,
+        ssh=_ssh(ssh_command, ssh_config),
+        launcher=launcher,
+        backend=backend,
+        environment=_variables(env or []),
+        bind=bind,
+    )
+    prepared = job.prepare(request)
     if dry_run:
-        typer.echo(plan.shell())
+        typer.echo(prepared.plan.shell())
         return
-    if wanted > cores:
-        typer.echo(f"doubletime: {wanted} ranks share {cores} cores", err=True)
-    raise typer.Exit(supervise.supervise(plan, implementation))
+    cores = own_cores()
+    if not prepared.is_across and prepared.placement.ranks > cores:
+        typer.echo(f"doubletime: {prepared.placement.ranks} ranks share {cores} cores", err=True)
+    raise typer.Exit(supervise.supervise(prepared.plan, prepared.implementation))
+
+
+def _hosts(text: str | None, file: Path | None) -> tuple[Host, ...] | None:
+    from doubletime.cluster import hosts
+
+    if text is not None:
+        return hosts.parse(text)
+    return None if file is None else hosts.read_hostfile(file)
+
+
+def _ssh(command: str | None, config: Path | None) -> Ssh | None:
+    """How hosts are reached; None where nothing is said about it.
+
+    Raises:
+        LaunchError: if the settings are not there, or the command is none.
+    """
+    from doubletime.cluster.ssh import Ssh
+
+    if command is None and config is None:
+        return None
+    if config is not None and not config.is_file():
+        raise LaunchError(f"--ssh-config {config}: there is no such file", "--ssh-config FILE")
+    try:
+        words = ["ssh"] if command is None else shlex.split(command)
+    except ValueError as error:
+        raise LaunchError(
+            f"--ssh-command {command!r}: {error}", "--ssh-command 'ssh -p 2222'"
+        ) from error
+    if not words:
+        raise LaunchError("--ssh-command names no command", "--ssh-command 'ssh -p 2222'")
+    if "/" in words[0]:
+        words[0] = str(Path(words[0]).absolute())
+    return Ssh(tuple(words), None if config is None else config.absolute())
+
+
+def _variables(pairs: list[str]) -> dict[str, str]:
+    """What `--env` sets.
+
+    Raises:
+        LaunchError: if one is no NAME=VALUE.
+    """
+    found = {}
+    for pair in pairs:
+        name, sign, value = pair.partition("=")
+        if not sign or not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
+            raise LaunchError(f"--env {pair!r} is no NAME=VALUE", "--env NCCL_DEBUG=INFO")
+        found[name] = value
+    return found
 
 
 def _command(program: list[str]) -> list[str]:

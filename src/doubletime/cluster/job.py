@@ -1,0 +1,170 @@
+"""A job as a person asks for it, and the plan that follows from what this process and its hosts are."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from doubletime.cluster import allocation, implementations, launch, network, placement
+from doubletime.cluster.hosts import Host
+from doubletime.cluster.implementations import Implementation, Library
+from doubletime.cluster.placement import Placement
+from doubletime.cluster.ssh import Ssh
+from doubletime.environment import BACKEND_VARIABLE, own_cores
+from doubletime.errors import LaunchError
+
+LAUNCHERS = ("mpi", "ssh")
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked for.
+
+    Attributes:
+        command: what each rank runs.
+        hosts: where; None for what a batch system has allotted, else this host.
+        ranks: how many; None for one per slot, or per core where this host is the only one.
+        per_host: how many on each host; None where the slots decide.
+        ssh: how hosts are reached; None for the batch system's way where there is one, else plain ssh.
+        launcher: "mpi", "ssh" for our own, or None for what is there.
+        backend: of the process group where the program names none; None for what fits.
+        environment: variables for the ranks.
+        bind: whether each rank is bound to cores of its own; None for on this host only.
+    """
+
+    command: Sequence[str]
+    hosts: tuple[Host, ...] | None = None
+    ranks: int | None = None
+    per_host: int | None = None
+    ssh: Ssh | None = None
+    launcher: str | None = None
+    backend: str | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    bind: bool | None = None
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What a request comes to.
+
+    Attributes:
+        plan: what to start.
+        implementation: whose launcher it is.
+        placement: ranks on hosts.
+        is_across: whether it is on other hosts than this one.
+    """
+
+    plan: launch.LaunchPlan
+    implementation: Implementation
+    placement: Placement
+    is_across: bool
+
+
+def prepare(request: Request) -> Prepared:
+    """Find hosts, launcher and interface, and plan the job.
+
+    Raises:
+        LaunchError: if it cannot be started as asked.
+    """
+    for name, value, known in (
+        ("--launcher", request.launcher, LAUNCHERS),
+        ("--backend", request.backend, ("mpi", "gloo", "nccl")),
+    ):
+        if value is not None and value not in known:
+            raise LaunchError(
+                f"{name} {value!r} is none of {', '.join(known)}", f"{name} {known[0]}"
+            )
+    library = Library() if _needs_library(request) else None
+    try:
+        placed, is_across, is_allotted = _place(request)
+    finally:
+        loaded = library.name() if library is not None else None
+    implementation = _implementation(request, loaded, is_across=is_across)
+    environment = dict(request.environment)
+    if request.backend is not None:
+        environment[BACKEND_VARIABLE] = request.backend
+    plan = launch.plan(
+        request.command,
+        placed.ranks,
+        implementation,
+        cores=launch.Cores(own=own_cores(), online=os.cpu_count() or 1),
+        python=sys.executable,
+        user_environment=os.environ,
+        environment=environment,
+        is_root=os.geteuid() == 0,
+        bind=request.bind,
+        placement=placed if is_across else None,
+        ssh=_reach(request, implementation, is_allotted=is_allotted) if is_across else None,
+        folder=_folder(),
+        interface=network.interface_to(placed.hosts) if is_across else None,
+    )
+    return Prepared(plan, implementation, placed, is_across)
+
+
+def _place(request: Request) -> tuple[Placement, bool, bool]:
+    """The placement, whether it leaves this host, and whether a batch system allotted its hosts."""
+    allotted = allocation.from_slurm(os.environ)
+    hosts = request.hosts or allotted
+    if hosts is None:
+        if request.per_host is not None and request.ranks is not None:
+            placed = placement.place([Host("localhost")], request.ranks, request.per_host)
+        else:
+            ranks = request.ranks or request.per_host or own_cores()
+            placed = placement.place([Host("localhost")], ranks)
+        return placed, False, False
+    placed = placement.place(hosts, request.ranks, request.per_host)
+    is_across = len(placed.hosts) > 1 or not network.is_here(placed.hosts[0])
+    names = {host.name for host in allotted or ()}
+    return placed, is_across, names >= set(placed.hosts)
+
+
+def _implementation(request: Request, library: str | None, *, is_across: bool) -> Implementation:
+    if request.launcher == "ssh":
+        if request.backend == "mpi":
+            raise LaunchError(
+                "--launcher ssh starts no MPI, and --backend mpi needs one", "--backend gloo"
+            )
+        return implementations.over_ssh()
+    can_do_without = request.launcher is None and request.backend != "mpi" and is_across
+    if can_do_without and not implementations.candidates():
+        return implementations.over_ssh()
+    return implementations.find(library)
+
+
+def _needs_library(request: Request) -> bool:
+    """Whether ranks load an MPI library through mpi4py, so that it has to be that of `mpiexec`."""
+    return (
+        request.launcher != "ssh"
+        and request.backend in (None, "mpi")
+        and request.command[0] == sys.executable
+    )
+
+
+def _reach(
+    request: Request, implementation: Implementation, *, is_allotted: bool
+) -> tuple[str, ...] | None:
+    """The words before a host's name; None for Slurm's own way."""
+    is_own = implementation.name == implementations.OWN
+    if is_allotted and request.ssh is None and not is_own and shutil.which("srun"):
+        return None
+    words = (request.ssh or Ssh()).argv("host", "")
+    words = words[: words.index("--")]
+    program = shutil.which(words[0])
+    if program is None:
+        raise LaunchError(
+            f"there is no {words[0]} to reach hosts with",
+            "install an ssh client (apt-get install openssh-client), or --ssh-command COMMAND",
+        )
+    return (program, *(word for word in words[1:] if word != "-T"))
+
+
+def _folder() -> str:
+    """This folder as the shell names it: its real path may go through a mount of this host alone."""
+    named, real = os.environ.get("PWD", ""), Path.cwd()
+    if named.startswith("/") and Path(named).is_dir() and Path(named).samefile(real):
+        return named
+    return str(real)
