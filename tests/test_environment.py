@@ -165,3 +165,9 @@ def test_a_switch_set_to_nonsense_is_refused(monkeypatch, value):
     monkeypatch.setenv("DOUBLETIME_X", value)
     with pytest.raises(UnitError, match=rf"DOUBLETIME_X='{value}' is neither 0 nor 1"):
         environment.switch("DOUBLETIME_X")
+
+
+def test_a_step_of_one_task_is_a_plain_python():
+    """`srun --pty bash` makes a shell within an allocation."""
+    step = {**RECORDED["Slurm"][0], "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}
+    assert place(step) is None

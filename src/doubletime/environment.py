@@ -46,9 +46,15 @@ _VARIABLES = (
 
 
 def place(environ: Mapping[str, str] = os.environ) -> Place | None:
-    """Where the launcher put this process, or None for a plain `python`."""
+    """Where the launcher put this process, or None for a plain `python`.
+
+    A step of one task is Slurm's way to run a command, such as a shell (`srun --pty bash`): what is
+    started there is a plain `python` too.
+    """
     for name, speaks_mpi, rank, world_size, local_rank, local_world_size in _VARIABLES:
         found = _number(environ, rank), _number(environ, world_size)
+        if name == "Slurm" and found[1] == 1:
+            continue
         if found[0] is not None and found[1] is not None:
             return Place(
                 name, speaks_mpi, found[0], found[1],

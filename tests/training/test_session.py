@@ -62,6 +62,22 @@ def test_mpiexec_means_mpi_unless_another_backend_is_named(script, arguments, ba
     assert parts[0][-1].startswith(f"2 ranks over {backend}")
 
 
+def test_the_launcher_names_the_backend_where_the_program_does_not(script):
+    command = ["mpiexec", "-n", "2", sys.executable, script]
+    parts = _parts(run_command(command, env={"DOUBLETIME_BACKEND": "gloo"}))
+    assert [part[4] for part in parts] == ["gloo", "gloo"]
+    [part] = _parts(run_command([sys.executable, script], env={"DOUBLETIME_BACKEND": "gloo"}))
+    assert part[4] is None
+
+
+def test_nccl_without_a_gpu_is_refused():
+    ranks = run_ranks("import doubletime as dt\ndt.init('nccl', device='cpu')\n", 1,
+                      env={"CUDA_VISIBLE_DEVICES": ""})  # fmt: skip
+    assert ranks.exit_code == 1
+    assert "backend 'nccl' needs a GPU" in ranks.stderr
+    assert "remedy: --backend gloo, or mpi" in ranks.stderr
+
+
 def test_torchrun_means_gloo_and_its_threads_are_kept(script):
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     command = [*torchrun, "--standalone", script]

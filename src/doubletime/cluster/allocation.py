@@ -35,6 +35,28 @@ def from_slurm(environ: Mapping[str, str]) -> tuple[Host, ...] | None:
     return tuple(Host(name, count) for name, count in zip(names, counts, strict=True))
 
 
+def step_hosts(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """The hosts of the step (`srun`) that started this process, that of rank 0 first.
+
+    Raises:
+        LaunchError: if Slurm does not say.
+    """
+    text = environ.get("SLURM_STEP_NODELIST", "")
+    try:
+        return expand(text)
+    except ValueError as error:
+        raise LaunchError(
+            f"Slurm's SLURM_STEP_NODELIST={text!r}: {error}",
+            "set MASTER_ADDR and MASTER_PORT before srun",
+        ) from error
+
+
+def step_number(environ: Mapping[str, str]) -> int:
+    """A number that the processes of a step share, and other steps hardly have."""
+    job, step = (int(environ.get(name, "0")) for name in ("SLURM_JOB_ID", "SLURM_STEP_ID"))
+    return job * 16 + step
+
+
 def _tasks(text: str, hosts: int) -> list[int | None]:
     """Tasks of each host, from `2(x3),1`."""
     if not text:

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from doubletime import environment
+from doubletime.cluster import allocation, network
 from doubletime.errors import LauncherMismatchError, LaunchError
 from doubletime.mpi import library
 
@@ -22,6 +23,7 @@ class Session:
     Attributes:
         rank, world_size: in the whole job; 0 of 1 for a plain `python`.
         local_rank, local_world_size: on this host.
+        hosts: how many have ranks.
         device: where this rank computes.
         backend: of the process group; None for a plain `python`, which needs no group.
         threads: of this rank's computations on the CPU.
@@ -32,6 +34,7 @@ class Session:
     world_size: int
     local_rank: int
     local_world_size: int
+    hosts: int
     device: torch.device
     backend: str | None
     threads: int
@@ -43,6 +46,8 @@ class Session:
         if self.backend is None:
             return f"1 process, no group, on {self.device}, {threads}"
         ranks = f"{self.world_size} rank{'s' if self.world_size > 1 else ''}"
+        if self.hosts > 1:
+            ranks += f" on {self.hosts} hosts"
         over = f"mpi ({library.describe()})" if self.backend == "mpi" else self.backend
         started = f"started by {self.launcher}" if self.launcher else "no launcher"
         device = self.device.type
@@ -50,6 +55,7 @@ class Session:
 
 
 _GLOO_LETS_GO_S = 0.05
+_SLURM_PORTS = range(20000, 28000)  # below those that Linux gives to connections
 _session: Session | None = None
 
 
@@ -60,8 +66,9 @@ def init(backend: str | None = None, device: str | torch.device | None = None) -
     is used as it is.
 
     Args:
-        backend: "mpi", "gloo" or "nccl"; by default mpi under an MPI launcher, nccl or gloo
-            under torchrun, and no group at all for a plain `python`.
+        backend: "mpi", "gloo" or "nccl"; by default what `doubletime run --backend` says, else mpi
+            under an MPI launcher, nccl or gloo under torchrun, and no group at all for a plain
+            `python`.
         device: where to compute; by default this rank's GPU if there is one, else the CPU.
 
     Returns:
@@ -121,7 +128,12 @@ def _device(asked: str | torch.device | None, place: environment.Place | None) -
 
 
 def _default_backend(place: environment.Place | None, device: torch.device) -> str:
-    if place is not None and place.speaks_mpi:
+    told = os.environ.get(environment.BACKEND_VARIABLE)
+    if told:
+        return told
+    # Only srun starts ranks where there is no MPI.
+    is_sure = place is not None and place.speaks_mpi and place.launcher != "Slurm"
+    if is_sure or (place is not None and place.speaks_mpi and library.is_available()):
         return "mpi"
     return "nccl" if device.type == "cuda" else "gloo"
 
@@ -133,6 +145,12 @@ def _make_group(backend: str, place: environment.Place | None) -> None:
         raise LaunchError(
             f"there is no backend {sorted(unknown)[0]!r}", "choose among mpi, gloo and nccl"
         )
+    if "nccl" in backend and not torch.cuda.is_available():
+        raise LaunchError(
+            f"backend {backend!r} needs a GPU on each rank, and {socket.gethostname()} has none that "
+            "torch can use",
+            "--backend gloo, or mpi",
+        )
     if "mpi" in backend or (place is not None and not place.speaks_mpi):
         dist.init_process_group(backend)
     elif place is None:
@@ -140,7 +158,7 @@ def _make_group(backend: str, place: environment.Place | None) -> None:
     elif "MASTER_ADDR" in os.environ:
         dist.init_process_group(backend, rank=place.rank, world_size=place.world_size)
     else:
-        store = _store_through_mpi(place)
+        store = _slurm_store(place) if place.launcher == "Slurm" else _store_through_mpi(place)
         dist.init_process_group(backend, store=store, rank=place.rank, world_size=place.world_size)
 
 
@@ -155,12 +173,35 @@ def _store_through_mpi(place: environment.Place) -> dist.TCPStore:
     if is_root:
         store = dist.TCPStore("0.0.0.0", 0, place.world_size, True, wait_for_workers=False)
     hosts = comm.allgather(socket.gethostname())
-    port = comm.bcast(store.port if store else None, root=0)
+    # By address: its name may lead elsewhere on other hosts, or nowhere.
+    interface = network.interface_to(hosts) if is_root else None
+    address = interface.address if interface else hosts[0]
+    host, port = comm.bcast((address, store.port) if store else None, root=0)
     library.finalize()
-    host = "127.0.0.1" if len(set(hosts)) == 1 else hosts[0]
     if store is not None:
         return store
+    host = "127.0.0.1" if len(set(hosts)) == 1 else host
     return dist.TCPStore(host, port, place.world_size, False, wait_for_workers=False)
+
+
+def _slurm_store(place: environment.Place) -> dist.TCPStore:
+    """A store on the step's first host, whose address and port follow from what Slurm says."""
+    hosts = allocation.step_hosts(os.environ)
+    port = _SLURM_PORTS[0] + allocation.step_number(os.environ) % len(_SLURM_PORTS)
+    is_root = place.rank == 0
+    try:
+        return dist.TCPStore(
+            "0.0.0.0" if is_root else hosts[0],
+            port,
+            place.world_size,
+            is_root,
+            wait_for_workers=False,
+        )
+    except (RuntimeError, OSError) as error:
+        raise LaunchError(
+            f"rank {place.rank} cannot meet the others at {hosts[0]}, port {port}: {error}",
+            "set MASTER_ADDR and MASTER_PORT to a host and a free port of it before srun",
+        ) from error
 
 
 def _session_here(
@@ -169,7 +210,7 @@ def _session_here(
     """Ask the ranks of this host who shares its cores, and divide them."""
     launcher = place.launcher if place else None
     if backend is None:
-        return Session(0, 1, 0, 1, device, None, _set_threads(1), launcher)
+        return Session(0, 1, 0, 1, 1, device, None, _set_threads(1), launcher)
     rank, world_size = dist.get_rank(), dist.get_world_size()
     mine = (socket.gethostname(), sorted(os.sched_getaffinity(0)))
     everyone: list[tuple[str, list[int]]] = [mine] * world_size
@@ -182,6 +223,7 @@ def _session_here(
         world_size,
         neighbours.index(rank),
         len(neighbours),
+        len({host for host, _ in everyone}),
         device,
         backend,
         threads,
