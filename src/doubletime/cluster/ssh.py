@@ -87,6 +87,21 @@ class Reply:
     time_s: float
 
 
+@dataclass(frozen=True)
+class Settings:
+    """What ssh would use for a host.
+
+    Attributes:
+        hostname: the name or address that it connects to.
+        port: there.
+        known_hosts: the file in which it keeps host keys.
+    """
+
+    hostname: str
+    port: int
+    known_hosts: str
+
+
 class Trouble(enum.Enum):
     """Why a host could not be reached, or would not let us in."""
 
@@ -143,6 +158,28 @@ def trouble(exit_code: int | None, stderr: bytes) -> Trouble | None:
         if re.search(sign, said):
             return found
     return Trouble.OTHER
+
+
+def settings(ssh: Ssh, host: str) -> Settings:
+    """What ssh would use for a host, by its own word (`ssh -G`); connects to nobody.
+
+    Raises:
+        LaunchError: if there is no such ssh command here.
+    """
+    process = _start(ssh.settings_argv(host))
+    said, _ = process.communicate()
+    return read_settings(said.decode(errors="replace"), host)
+
+
+def read_settings(text: str, host: str) -> Settings:
+    """Read what `ssh -G` prints; what it does not say is as usual."""
+    words: dict[str, str] = {}
+    for line in text.splitlines():
+        name, _, value = line.partition(" ")
+        words.setdefault(name.lower(), value.strip())
+    port = words.get("port", "")
+    files = words.get("userknownhostsfile", "").split() or ["~/.ssh/known_hosts"]
+    return Settings(words.get("hostname", host), int(port) if port.isdigit() else 22, files[0])
 
 
 def run_on(

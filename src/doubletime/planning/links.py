@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from doubletime.cluster import tournament
 from doubletime.collectives import run
 from doubletime.collectives.choice import Choice
 from doubletime.collectives.cluster import Cluster
@@ -21,7 +22,7 @@ from doubletime.collectives.profile import Estimate, Level, Pair, Profile
 from doubletime.collectives.topology import Topology
 from doubletime.mpi import job as mpi_job
 from doubletime.mpi import library
-from doubletime.planning import fit, tournament
+from doubletime.planning import fit
 from doubletime.planning.exchange import End, Exchanges, Times, rest
 from doubletime.planning.peers import Job
 from doubletime.planning.question import MPI

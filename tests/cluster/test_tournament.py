@@ -4,7 +4,7 @@ from itertools import combinations
 
 import pytest
 
-from doubletime.planning.tournament import rounds
+from doubletime.cluster.tournament import rounds
 
 
 @pytest.mark.parametrize("players", range(17))

@@ -1,0 +1,1 @@
+"""Facts to findings: one pure function for each kind of fault."""

@@ -1,0 +1,113 @@
+"""Host names: that every host knows every other, by the same address, which is no loopback."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from doubletime.cluster.doctor.facts import HostFacts, Survey
+from doubletime.cluster.doctor.finding import Finding, Severity
+
+_HANGS = (
+    "ranks tell each other names to connect to: they wait for a host that they never find, "
+    "until a timeout"
+)
+
+
+def unknown(survey: Survey) -> Iterator[Finding]:
+    """Names that a host does not know; this machine's own troubles with names are ssh's."""
+    for facts in survey.hosts:
+        for name, addresses in facts.record["names"].items():
+            if not addresses and name != facts.host and survey.here.record["names"].get(name):
+                yield Finding(
+                    "name-unknown",
+                    f"the name {name} does not resolve on {facts.host}",
+                    facts.host,
+                    _HANGS,
+                    _line(survey, name, facts.host),
+                )
+
+
+def loopback(survey: Survey) -> Iterator[Finding]:
+    """Names that a host takes for its own loopback."""
+    for facts in survey.hosts:
+        for name, addresses in facts.record["names"].items():
+            wrong = _first_loopback(addresses)
+            if wrong is None or name == "localhost":
+                continue
+            is_own = name == facts.host
+            yield Finding(
+                "name-is-loopback",
+                f"{facts.host} takes {'its own name' if is_own else 'the name'} {name} for {wrong}",
+                facts.host,
+                "it tells the others that address, or listens there, and they connect to themselves",
+                f"on {facts.host}, in /etc/hosts: sudo sed -i '/^127\\.[0-9.]*[[:space:]].*"
+                f"\\b{name}\\b/d' /etc/hosts && {_line(survey, name, facts.host)}",
+                Severity.WARNING if is_own else Severity.ERROR,
+            )
+        own = facts.record["hostname"]
+        if own in facts.record["names"]:
+            continue
+        wrong = _first_loopback(facts.record["own_addresses"])
+        if wrong is not None and survey.names:
+            yield Finding(
+                "name-is-loopback",
+                f"{facts.host} takes its own name {own} for {wrong}",
+                facts.host,
+                "it tells the others that address, and they connect to themselves",
+                f"on {facts.host}, in /etc/hosts: give {own} the address by which others reach it",
+                Severity.WARNING,
+            )
+
+
+def here_loopback(survey: Survey) -> Iterator[Finding]:
+    """Other hosts' names that this machine takes for itself: then a login reaches the wrong host."""
+    if survey.local is None:
+        for name, addresses in survey.here.record["names"].items():
+            wrong = _first_loopback(addresses)
+            if wrong is not None and name not in ("localhost", survey.here.record["hostname"]):
+                yield Finding(
+                    "name-is-loopback",
+                    f"this machine takes the name {name} for {wrong}",
+                    name,
+                    "ssh to it ends up here",
+                    f"correct the line of {name} in /etc/hosts on this machine",
+                )
+
+
+def different(survey: Survey) -> Iterator[Finding]:
+    """Names that mean different addresses on different hosts."""
+    for name in survey.names:
+        known = [
+            (facts.host, addresses)
+            for facts in survey.everywhere
+            if (addresses := _outward(facts, name))
+        ]
+        if not known:
+            continue
+        first_host, first = known[0]
+        for host, addresses in known[1:]:
+            if not set(addresses) & set(first):
+                yield Finding(
+                    "name-differs",
+                    f"the name {name} is {addresses[0]} on {host}, and {first[0]} on {first_host}",
+                    host,
+                    "ranks may talk over different networks, or to different machines",
+                    _line(survey, name, host),
+                    Severity.WARNING,
+                )
+
+
+def _first_loopback(addresses: Sequence[str]) -> str | None:
+    return next((each for each in addresses if each.startswith("127.") or each == "::1"), None)
+
+
+def _outward(facts: HostFacts, name: str) -> list[str]:
+    found = facts.record["names"].get(name, ())
+    return [each for each in found if _first_loopback([each]) is None]
+
+
+def _line(survey: Survey, name: str, host: str) -> str:
+    """The command that teaches a host the address by which most others know a name."""
+    known = [address for facts in survey.everywhere for address in _outward(facts, name)]
+    address = max(known, key=known.count) if known else "ADDRESS"
+    return f"ssh {host} \"echo '{address} {name}' | sudo tee -a /etc/hosts\""
