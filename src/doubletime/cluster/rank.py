@@ -45,6 +45,7 @@ def main(arguments: Sequence[str]) -> None:
     # Empty, as promised: some launchers leave ranks a pipe that never ends.
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # orphans come to the parent
+    os.environ.update(_settings_of_this_host())
     child = os.fork()
     if child:
         os._exit(_watch(child))
@@ -52,6 +53,16 @@ def main(arguments: Sequence[str]) -> None:
     if arguments[0] == "--":
         _run_executable(list(arguments[1:]))
     _run_python(arguments)
+
+
+def _settings_of_this_host() -> dict[str, str]:
+    """Of a job across hosts: the interface to the others, and this rank's share of the cores."""
+    hosts = os.environ.get(environment.HOSTS_VARIABLE)
+    if not hosts:
+        return {}
+    from doubletime.cluster import cores, network  # a job on one host starts without them
+
+    return {**network.settings(hosts.split(",")), **cores.take_share()}
 
 
 def _watch(child: int) -> int:
