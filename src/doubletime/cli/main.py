@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from doubletime import __version__
-from doubletime.cli import bench, bench_links, bench_tune, explain, run, train
+from doubletime.cli import bench, bench_links, bench_tune, doctor, explain, run, train
 from doubletime.errors import DoubletimeError
 
 app = typer.Typer(
@@ -47,6 +47,7 @@ bench.app.command("links")(bench_links.links)
 bench.app.command("tune")(bench_tune.tune)
 app.add_typer(bench.app, name="bench")
 app.command("explain")(explain.explain)
+app.command("doctor")(doctor.doctor)
 
 
 def main() -> None:
