@@ -1,0 +1,213 @@
+"""`doubletime run` over real ssh between hosts, with each MPI."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from ranks import Ranks, start_command, venv
+from vcluster.cluster import VirtualCluster
+
+_PROGRAM = """
+import json, os, sys
+from doubletime import environment
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+place = environment.place()
+row = {
+    "rank": world.rank, "sum": world.allreduce(1), "host": os.uname().nodename,
+    "local": [place.local_rank, place.local_world_size], "argv": sys.argv[1:],
+    "folder": os.getcwd(), "prefix": sys.prefix, "affinity": sorted(os.sched_getaffinity(0)),
+    "environment": {name: value for name, value in os.environ.items() if "=" not in name},
+}
+# One write of one line: those of two ranks are not torn.
+os.write(1, (json.dumps(row) + "\\n").encode())
+"""
+_INIT = """
+import json, os
+import torch
+import doubletime as dt
+session = dt.init()
+total = torch.ones(1)
+torch.distributed.all_reduce(total)
+row = {
+    "rank": session.rank, "sum": total.item(), "host": os.uname().nodename,
+    "local": [session.local_rank, session.local_world_size], "hosts": session.hosts,
+    "threads": session.threads, "said": session.describe(), "backend": session.backend,
+}
+os.write(1, (json.dumps(row) + "\\n").encode())
+from doubletime.training.session import leave
+leave()
+"""
+
+
+@pytest.fixture
+def script(cluster: VirtualCluster) -> Path:
+    return _write(cluster, _PROGRAM)
+
+
+def _run(
+    cluster: VirtualCluster,
+    mpi: str | None,
+    on: str,
+    arguments: Sequence[str],
+    *,
+    env: dict[str, str | None] | None = None,
+    timeout: float = 60,
+) -> Ranks:
+    """`doubletime run` on a host; nothing of it outlives it on any host."""
+    doubletime = [str(venv(mpi) / "bin" / "python"), "-m", "doubletime", "run"]
+    reach = ["--ssh-config", str(cluster.folder / "ssh_config")]
+    command = [*cluster.enter(on), *doubletime, *reach, *arguments]
+    return _wait(cluster, command, mpi, env or {}, timeout)
+
+
+def _wait(
+    cluster: VirtualCluster,
+    command: Sequence[str],
+    mpi: str | None,
+    env: dict[str, str | None],
+    timeout: float = 60,
+) -> Ranks:
+    with start_command(command, mpi=mpi, env={"OMP_NUM_THREADS": None, **env}) as job:
+        try:
+            done = job.wait(timeout)
+            left = cluster.settle()
+        finally:
+            cluster.end_jobs()
+    assert not left, f"outlived the job: {'; '.join(left)}\n{done.show()}"
+    return done
+
+
+def _rows(done: Ranks) -> list[dict]:  # type: ignore[type-arg]
+    found = [json.loads(line) for line in done.check().stdout.splitlines() if line.startswith("{")]
+    return sorted(found, key=lambda row: row["rank"])
+
+
+def test_from_a_host_of_the_job(cluster: VirtualCluster, mpi: str, script: Path) -> None:
+    folder = Path.cwd()
+    rows = _rows(
+        _run(
+            cluster,
+            mpi,
+            "node1",
+            ["--hosts", "node[1-2]:2", "--env", "SAID=a b", str(script), "-n", "--hosts", "x y"],
+            env={"WANDB_MODE": "offline", "HOSTNAME": "node1"},
+        )
+    )
+    assert [row["host"] for row in rows] == ["node1", "node1", "node2", "node2"]
+    assert [row["local"] for row in rows] == [[0, 2], [1, 2], [0, 2], [1, 2]]
+    for row in rows:
+        assert row["sum"] == 4
+        assert row["argv"] == ["-n", "--hosts", "x y"]
+        assert row["folder"] == str(folder)
+        assert row["prefix"] == str(venv(mpi))
+        found = row["environment"]
+        assert found["SAID"] == "a b"
+        assert found["WANDB_MODE"] == "offline"
+        assert found["DOUBLETIME_HOSTS"] == "node1,node2"
+        assert found["PATH"].startswith(str(venv(mpi) / "bin"))
+        if row["host"] == "node2":
+            assert "HOSTNAME" not in found
+
+
+def test_uneven_from_a_host_outside_whose_name_leads_nowhere(
+    cluster: VirtualCluster, mpi: str, script: Path, tmp_path: Path
+) -> None:
+    """As from a login host that calls itself 127.0.1.1 and that the others know not at all."""
+    known = [line for line in _lines(cluster.folder / "hosts") if not line.endswith("node4")]
+    for host, own in (("node1", ""), ("node3", ""), ("node4", "127.0.1.1 node4\n")):
+        (tmp_path / host).write_text("\n".join(known) + "\n" + own)
+        bind = ["mount", "--bind", str(tmp_path / host), "/etc/hosts"]
+        subprocess.run([*cluster.enter(host), *bind], check=True)
+    hostfile = tmp_path / "hosts"
+    hostfile.write_text("# ours\nnode3 slots=1\n\nnode1:2\n")
+    try:
+        rows = _rows(
+            _run(cluster, mpi, "node4", ["--hostfile", str(hostfile), "--bind", str(script)])
+        )
+    finally:
+        for host in ("node1", "node3", "node4"):
+            subprocess.run([*cluster.enter(host), "umount", "/etc/hosts"], check=True)
+    assert [row["host"] for row in rows] == ["node3", "node1", "node1"]
+    assert [row["local"] for row in rows] == [[0, 1], [0, 2], [1, 2]]
+    assert {row["sum"] for row in rows} == {3}
+    # Each host has divided its own cores.
+    own = rows[0]["affinity"]
+    half = max(1, len(own) // 2)
+    assert [int(row["environment"]["OMP_NUM_THREADS"]) for row in rows] == [len(own), half, half]
+    if len(own) > 1:
+        assert not set(rows[1]["affinity"]) & set(rows[2]["affinity"])
+
+
+def test_the_printed_command_does_the_same(cluster: VirtualCluster, mpi: str, script: Path) -> None:
+    arguments = ["--hosts", "node1:1,node2:2", "-n", "3", "--dry-run", str(script), "a b"]
+    line = _run(cluster, mpi, "node2", arguments).check().stdout
+    assert line.count("\n") == 1
+    rows = _rows(_wait(cluster, [*cluster.enter("node2"), "sh", "-c", line], mpi, {}))
+    assert [row["host"] for row in rows] == ["node1", "node2", "node2"]
+    assert {tuple(row["argv"]) for row in rows} == {("a b",)}
+
+
+def test_init_finds_its_place(cluster: VirtualCluster, mpi: str) -> None:
+    script = str(_write(cluster, _INIT))
+    rows = _rows(_run(cluster, mpi, "node1", ["--hosts", "node1:1,node2:1", script]))
+    assert [row["host"] for row in rows] == ["node1", "node2"]
+    for row in rows:
+        assert (row["sum"], row["backend"], row["hosts"]) == (2, "mpi", 2)
+        assert row["local"] == [0, 1]
+        assert row["said"].startswith("2 ranks on 2 hosts over mpi (")
+        assert row["threads"] == len(os.sched_getaffinity(0))
+
+
+def test_each_library_is_told_the_interface_that_leads_to_the_others(
+    cluster: VirtualCluster,
+) -> None:
+    """Beside a docker0 that leads nowhere."""
+    decoy = (
+        "ip link add docker0 type bridge && ip addr add 172.17.0.1/16 dev docker0 && "
+        "ip link set docker0 up"
+    )
+    for host in ("node1", "node2"):
+        subprocess.run([*cluster.enter(host), "sh", "-c", decoy], check=True)
+    program = _INIT.replace('"rank"', '"environment": dict(os.environ), "rank"')
+    try:
+        rows = _rows(
+            _run(
+                cluster,
+                None,
+                "node1",
+                ["--hosts", "node1,node2", "--backend", "gloo", str(_write(cluster, program))],
+                env={"NCCL_SOCKET_IFNAME": "mine"},
+            )
+        )
+    finally:
+        for host in ("node1", "node2"):
+            subprocess.run([*cluster.enter(host), "ip", "link", "del", "docker0"], check=True)
+    assert [(row["sum"], row["backend"]) for row in rows] == [(2, "gloo"), (2, "gloo")]
+    for row in rows:
+        found = row["environment"]
+        assert found["GLOO_SOCKET_IFNAME"] == found["FI_TCP_IFACE"] == "eth0"
+        assert found["OMPI_MCA_btl_tcp_if_include"] == "10.77.0.0/24"
+        assert found["NCCL_SOCKET_IFNAME"] == "mine"
+
+
+def test_a_host_that_does_not_answer_is_named(cluster: VirtualCluster, script: Path) -> None:
+    done = _run(cluster, None, "node1", ["--hosts", "node1,node9", str(script)])
+    assert done.exit_code != 0
+    assert "node9" in done.stderr
+
+
+def _write(cluster: VirtualCluster, program: str) -> Path:
+    path = cluster.folder / "program.py"
+    path.write_text(program)
+    return path
+
+
+def _lines(file: Path) -> list[str]:
+    return file.read_text().splitlines()
