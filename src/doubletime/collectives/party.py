@@ -29,21 +29,18 @@ class Party:
         group: any process group of this process.
 
     Attributes:
+        is_mpi: whether the group is one of the mpi backend.
         knowledge: what `auto` knows of the cluster once it has been used.
         decided: what it has chosen, by collective and the size's power of two.
     """
 
     def __init__(self, group: Any) -> None:
         self.group = group
+        self.is_mpi = isinstance(group, ProcessGroupMPI)
         self.rank: int = group.rank()
         self.world_size: int = group.size()
         self.knowledge: Knowledge | None = None
         self.decided: dict[tuple[Collective, int], Choice] = {}
-
-    @property
-    def is_mpi(self) -> bool:
-        """Whether the group is one of the mpi backend."""
-        return isinstance(self.group, ProcessGroupMPI)
 
     @cached_property
     def hosts(self) -> list[str]:

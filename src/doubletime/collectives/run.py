@@ -20,6 +20,8 @@ from doubletime.mpi.calls import caller, describe
 from doubletime.mpi.flat import flattened, written_back
 from doubletime.mpi.types import Reduction
 
+_SUM = dist.ReduceOp.SUM
+
 
 def all_reduce(
     party: Party, tensor: torch.Tensor, op: Any, choice: Choice, *, is_async: bool = False
@@ -31,7 +33,16 @@ def all_reduce(
         is done.
     """
     if choice.algorithm == NATIVE:
-        return dist.all_reduce(tensor, op, party.group, async_op=is_async)
+        if not party.is_mpi or tensor.is_complex():
+            return dist.all_reduce(tensor, op, party.group, async_op=is_async)
+        # What torch does before it asks the group takes a third as long as a small message.
+        at_once = op is _SUM and not is_async
+        work = party.group.allreduce([tensor], _SUM_AT_ONCE if at_once else _options(is_async, op))
+        if is_async:
+            return work
+        if work is not None:
+            work.wait()
+        return None
     reduction = types.reduction(op, tensor.dtype)
     return _start(
         party, "all_reduce", choice, 0, [tensor], [0], reduction,
@@ -222,10 +233,14 @@ def _agree(party: Party, call: str) -> None:
         )
 
 
-def _options(is_async: bool) -> Any:
+def _options(is_async: bool, op: Any = _SUM) -> Any:
     options = c10d.AllreduceOptions()
+    options.reduceOp = op
     options.asyncOp = is_async
     return options
+
+
+_SUM_AT_ONCE = _options(is_async=False)  # what nearly all small ones are: made once
 
 
 def _check_parts(party: Party, name: str, whole: torch.Tensor, part: torch.Tensor) -> None:
