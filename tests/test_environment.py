@@ -171,3 +171,9 @@ def test_a_step_of_one_task_is_a_plain_python():
     """`srun --pty bash` makes a shell within an allocation."""
     step = {**RECORDED["Slurm"][0], "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}
     assert place(step) is None
+
+
+def test_a_step_with_pmi_tells_local_ranks_in_slurms_words():
+    """`srun --mpi=pmi2` sets PMI_RANK and PMI_SIZE, and nothing of MPICH's own launcher."""
+    step = {**RECORDED["Slurm"][0], "PMI_RANK": "1", "PMI_SIZE": "2"}
+    assert place(step) == RECORDED["Slurm"][1]

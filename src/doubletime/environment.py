@@ -20,7 +20,8 @@ class Place:
     """Where a launcher put this process.
 
     Attributes:
-        launcher: who said so: "Open MPI", "MPICH or Intel MPI", "Slurm" or "torchrun".
+        launcher: who said so: "Open MPI", "MPICH or Intel MPI", "Slurm", "torchrun" or whoever sets
+            the same variables.
         speaks_mpi: whether that launcher wires up an MPI library.
         rank, world_size: in the whole job.
         local_rank, local_world_size: on this host; None where the launcher does not say.
@@ -55,6 +56,8 @@ def place(environ: Mapping[str, str] = os.environ) -> Place | None:
         found = _number(environ, rank), _number(environ, world_size)
         if name == "Slurm" and found[1] == 1:
             continue
+        if rank == "PMI_RANK" and local_rank not in environ and "SLURM_STEP_NUM_TASKS" in environ:
+            continue  # srun --mpi=pmi2, which tells the rest in its own words
         if found[0] is not None and found[1] is not None:
             return Place(
                 name, speaks_mpi, found[0], found[1],

@@ -172,6 +172,14 @@ def check_world(place: environment.Place | None, rank: int, world_size: int, lib
         return
     if place.launcher == "Slurm" and world_size > 1:
         return  # an mpiexec inside an allocation: its own variables say less than MPI itself
+    if place.launcher == "Slurm":
+        raise LauncherMismatchError(
+            f"Slurm started rank {place.rank} of {place.world_size}, but {library} says rank {rank} "
+            f"of {world_size}: srun did not speak to it",
+            f"in the allocation: doubletime run {' '.join(sys.argv) or 'script.py'}; or srun with what "
+            "the library understands: --mpi=pmi2 (MPICH; Intel MPI with I_MPI_PMI_LIBRARY), "
+            "--mpi=pmix (Open MPI)",
+        )
     raise LauncherMismatchError(
         f"{place.launcher} started rank {place.rank} of {place.world_size}, but {library}, the "
         f"library that mpi4py loads in {sys.prefix}, says rank {rank} of {world_size}: "

@@ -209,6 +209,8 @@ def _session_here(
 ) -> Session:
     """Ask the ranks of this host who shares its cores, and divide them."""
     launcher = place.launcher if place else None
+    if launcher is not None and os.environ.get(environment.LAUNCHER_VARIABLE) == "run":
+        launcher = "doubletime run"
     if backend is None:
         return Session(0, 1, 0, 1, 1, device, None, _set_threads(1), launcher)
     rank, world_size = dist.get_rank(), dist.get_world_size()
