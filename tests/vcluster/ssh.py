@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from vcluster.links import Port
@@ -56,35 +56,41 @@ def temporary(folder: Path, host: str) -> Path:
     return folder / host / "tmp"
 
 
-def start_server(folder: Path, port: Port, enter: Sequence[str]) -> None:
+def start_server(
+    folder: Path, port: Port, enter: Sequence[str], settings: Mapping[str, str] | None = None
+) -> None:
     """Start sshd on a host and wait until it listens.
 
     Args:
         folder: of the cluster.
         port: the host.
         enter: the words that run a command on it.
+        settings: lines of sshd_config that differ from the usual ones.
 
     Raises:
         TimeoutError: if it does not listen within 10 s; with its log.
     """
     Path("/run/sshd").mkdir(exist_ok=True)  # sshd insists on it
     own = folder / port.name
-    (own / "sshd_config").write_text(
-        "Port 22\n"
-        f"ListenAddress {port.address}\n"
-        f"HostKey {folder}/hostkey\n"
-        f"AuthorizedKeysFile {folder}/authorized_keys\n"
-        "PasswordAuthentication no\n"
-        "KbdInteractiveAuthentication no\n"
-        "PermitRootLogin yes\n"
-        "StrictModes no\n"
-        "UsePAM no\n"
-        "UseDNS no\n"
-        f"PidFile {own}/sshd.pid\n"
-        f"SetEnv TMPDIR={temporary(folder, port.name)}\n"
-    )
-    settings = ["-f", str(own / "sshd_config"), "-E", str(own / "sshd.log")]
-    subprocess.run([*enter, program("sshd"), *settings], check=True, stdin=subprocess.DEVNULL)
+    lines = {
+        "Port": "22",
+        "ListenAddress": port.address,
+        "HostKey": f"{folder}/hostkey",
+        "AuthorizedKeysFile": f"{folder}/authorized_keys",
+        "PasswordAuthentication": "no",
+        "KbdInteractiveAuthentication": "no",
+        "PermitRootLogin": "yes",
+        "StrictModes": "no",
+        "UsePAM": "no",
+        "UseDNS": "no",
+        "PidFile": f"{own}/sshd.pid",
+        "SetEnv": f"TMPDIR={temporary(folder, port.name)}",
+        **(settings or {}),
+    }
+    text = "".join(f"{name} {value}\n" for name, value in lines.items())
+    (own / "sshd_config").write_text(text)
+    files = ["-f", str(own / "sshd_config"), "-E", str(own / "sshd.log")]
+    subprocess.run([*enter, program("sshd"), *files], check=True, stdin=subprocess.DEVNULL)
     end_s = time.monotonic() + _START_S
     while not (own / "sshd.pid").exists():
         if time.monotonic() > end_s:

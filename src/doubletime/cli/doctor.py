@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -62,10 +63,12 @@ def doctor(
     Each finding says what is wrong, on which host, why it matters for training, and the command that
     mends it. The exit code is 1 where something stands in the way of a job.
     """
-    from doubletime.cluster.doctor import fixes
-    from doubletime.reporting.console import open_console
+    from rich.console import Console
 
-    console = open_console()
+    from doubletime.cluster.doctor import fixes
+
+    # Not `reporting.console`, which knows training and with it torch: here that may be missing.
+    console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
     question = _question(
         hosts, hostfile, script, checkpoints, bandwidth, ssh_command, ssh_config, timeout
     )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
 import pytest
 
@@ -46,6 +47,14 @@ def cluster(running_cluster: VirtualCluster) -> Iterator[VirtualCluster]:
     for host in running_cluster.hosts:
         running_cluster.heal(host)
     running_cluster.lan()
+
+
+@pytest.fixture
+def make_cluster() -> Iterator[Callable[[int], VirtualCluster]]:
+    """Makes a cluster of so many hosts for one test, which may break them for good."""
+    _require()
+    with ExitStack() as stack:
+        yield lambda hosts: stack.enter_context(VirtualCluster(hosts))
 
 
 @pytest.fixture

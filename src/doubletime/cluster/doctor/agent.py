@@ -189,6 +189,9 @@ def _rate(address: str, port: int, seconds: float) -> float:
             pass  # the link is slower than its queue is long
         connection.settimeout(10)
         (rate,) = struct.unpack("!d", connection.recv(8, socket.MSG_WAITALL))
+        # What is still to be sent is thrown away: over a slow link it would take seconds, in the way
+        # of whoever is measured next.
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     return float(rate)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -178,7 +179,7 @@ class Rate:
 
     Attributes:
         source, target: their names.
-        bytes_per_s: in this direction, while the other was in use too.
+        bytes_per_s: in this direction.
         good_bytes_per_s: what good links of this cluster carry; 0 where that is not known.
     """
 
@@ -240,6 +241,22 @@ class Survey:
     def everywhere(self) -> tuple[HostFacts, ...]:
         """All machines: the hosts, and this one where it is none of them."""
         return self.hosts if self.local is not None else (self.here, *self.hosts)
+
+    def at(self, host: str, command: str) -> str:
+        """The line that runs a shell command on a host, from this machine."""
+        if host in (self.local, self.here.host):
+            return command
+        return f"{self.ssh_lines.get(host, f'ssh {host}')} {shlex.quote(command)}"
+
+    def is_looped(self, host: str) -> bool:
+        """Whether this machine takes a host's name for itself."""
+        known = self.here.record["names"].get(host, ())
+        return host != self.local and any(is_loopback(each) for each in known)
+
+
+def is_loopback(address: str) -> bool:
+    """Whether an address means the host itself, such as Debian's 127.0.1.1."""
+    return address.startswith("127.") or address == "::1"
 
 
 def library(text: str) -> Mpi | None:

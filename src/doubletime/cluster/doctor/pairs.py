@@ -20,6 +20,7 @@ _RATE_S = 0.2
 _MOST_ROUNDS = 16  # a host that is slow is so in all of them
 _MOST_SUSPECTS = 24
 _TRIES = 3
+_AGAIN = 1.2  # times; a rate that differs by no more is the same
 _TOLD_APART = 2.5e9  # bytes per second; above, it is our own sending that is measured
 
 
@@ -123,7 +124,7 @@ async def rates(
     connections: Iterable[Connection],
     lost: dict[str, str],
 ) -> tuple[Rate, ...]:
-    """What links carry: pairs at once, both ways, no host in two; then those in doubt alone.
+    """What links carry: pairs at once, no host in two, one way after the other; those in doubt alone.
 
     Returns:
         A rate for each direction of the pairs that were measured.
@@ -149,9 +150,10 @@ async def rates(
 
     found: dict[tuple[str, str], float] = {}
     for games in tournament.rounds(len(names))[:_MOST_ROUNDS]:
-        both = [(names[one], names[other]) for one, other in games]
-        pairs = [way for pair in both for way in (pair, pair[::-1]) if way in open_]
-        found.update(await measure(pairs))
+        there = [(names[one], names[other]) for one, other in games]
+        # Both ways at once the acknowledgements of one wait in the queue of the other.
+        for ways_ in (there, [pair[::-1] for pair in there]):
+            found.update(await measure(pair for pair in ways_ if pair in open_))
     good = good_rate(found.values())
     judged = [Rate(*pair, rate, good) for pair, rate in found.items()]
     suspects = sorted((each for each in judged if is_slow(each)), key=lambda r: r.bytes_per_s)
@@ -167,9 +169,11 @@ async def rates(
         for _ in range(_TRIES):
             if not is_slow(result[pair]):
                 break
+            before = result[pair].bytes_per_s
             again = (await measure([pair])).get(pair, 0.0)
-            best = max(result[pair].bytes_per_s, again)
-            result[pair] = replace(result[pair], bytes_per_s=best)
+            result[pair] = replace(result[pair], bytes_per_s=max(before, again))
+            if again <= _AGAIN * before:
+                break  # the same again: it is the link
     return tuple(result.values())
 
 

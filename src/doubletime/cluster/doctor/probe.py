@@ -29,7 +29,8 @@ _VARIABLES = re.compile(
 )
 _COMMAND_S = 10  # what a program that is asked for its version may take
 _WINDOW_S = 0.5  # over which processes' use of the cores is seen
-_BUSY = 0.2  # cores; a process below is not told of
+_BUSY = 0.02  # cores; a process below is not told of
+_GROWN_S = 1.0  # a process younger than this has no past to be judged by
 
 
 def facts(question: "dict[str, Any]") -> "dict[str, Any]":
@@ -263,7 +264,7 @@ def _cores() -> "dict[str, Any]":
 
 
 def _processes() -> "dict[int, list[Any]]":
-    """CPU ticks of each process that we see: [name, ticks, start, parent]."""
+    """Each process that we see: [name, state, CPU ticks, start in ticks since boot, parent]."""
     found = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit():
@@ -272,7 +273,7 @@ def _processes() -> "dict[int, list[Any]]":
                 name, _, rest = text[text.index("(") + 1 :].rpartition(")")
                 words = rest.split()
                 ticks = int(words[11]) + int(words[12])
-                found[int(entry)] = [name, ticks, words[19], int(words[1])]
+                found[int(entry)] = [name, words[0], ticks, int(words[19]), int(words[1])]
     return found
 
 
@@ -284,19 +285,25 @@ def _busy(
     pid = os.getpid()
     while pid in after and pid not in own:
         own.add(pid)
-        pid = after[pid][3]
+        pid = after[pid][4]
+    per_s = os.sysconf("SC_CLK_TCK")
+    up_s = float(_read("/proc/uptime").split()[0])
     found = []
-    for pid, (name, ticks, start, parent) in after.items():
-        if pid in own or (parent in own and name.startswith("ssh")):
+    for pid, (name, state, ticks, start, parent) in after.items():
+        is_login = parent in own and name.startswith("ssh")
+        if pid in own or is_login or pid not in before or before[pid][3] != start:
             continue
-        if pid in before and before[pid][2] == start:
-            cores = (ticks - before[pid][1]) / os.sysconf("SC_CLK_TCK") / window_s
-            if cores >= _BUSY:
-                path = f"/proc/{pid}"
-                line = _attempt(_read, path + "/cmdline") or ""
-                owner = _attempt(lambda p=path: pwd.getpwuid(os.stat(p).st_uid).pw_name)
-                line = line.replace("\0", " ").strip()[:80]
-                found.append({"pid": pid, "user": owner, "command": line or name, "cores": cores})
+        cores = (ticks - before[pid][2]) / per_s / window_s
+        if cores >= _BUSY:
+            # What wants a core and shares it with our own looking has had more before.
+            age_s = up_s - start / per_s
+            if state == "R" and age_s > _GROWN_S:
+                cores = max(cores, ticks / per_s / age_s)
+            path = f"/proc/{pid}"
+            line = _attempt(_read, path + "/cmdline") or ""
+            owner = _attempt(lambda p=path: pwd.getpwuid(os.stat(p).st_uid).pw_name)
+            line = line.replace("\0", " ").strip()[:80]
+            found.append({"pid": pid, "user": owner, "command": line or name, "cores": cores})
     return sorted(found, key=lambda each: -each["cores"])
 
 

@@ -141,16 +141,18 @@ async def open_session(host: str, argv: Sequence[str], timeout_s: float) -> Logi
     said, noise = None, bytearray()
     exit_code: int | None = None
     is_kept = False
+    patience_s = 0.0  # who does not say hello in time is not waited for again
     try:
         _write(process, _sources() + b"\n")
         with contextlib.suppress(asyncio.TimeoutError, OSError):
             said, noise = await asyncio.wait_for(_message(process), timeout_s)
             is_kept = said is not None and said["hello"] is not None
+            patience_s = _END_S
             exit_code = 0 if is_kept else await asyncio.wait_for(process.wait(), _END_S)
+        time_s = time.monotonic() - begin_s
     finally:
         if not is_kept:
-            await _end(process)
-    time_s = time.monotonic() - begin_s
+            await _end(process, patience_s)
     if is_kept:
         session = Session(host, process, errors)
         return Login(Reply(host, 0, bytes(noise), b"", time_s), session=session)
@@ -183,11 +185,12 @@ async def _told(process: asyncio.subprocess.Process) -> bytes:
     return told
 
 
-async def _end(process: asyncio.subprocess.Process) -> None:
+async def _end(process: asyncio.subprocess.Process, patience_s: float = _END_S) -> None:
+    """Let a process end by itself, as its stdin has; kill it where it takes too long."""
     if process.stdin is not None:
         process.stdin.close()
     try:
-        await asyncio.wait_for(process.wait(), _END_S if process.returncode is None else None)
+        await asyncio.wait_for(process.wait(), patience_s)
     except asyncio.TimeoutError:
         with contextlib.suppress(ProcessLookupError):  # it has just ended
             os.killpg(process.pid, signal.SIGKILL)

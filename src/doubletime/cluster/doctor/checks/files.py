@@ -124,7 +124,7 @@ def disk(survey: Survey) -> Iterator[Finding]:
                     f"the folder for checkpoints {survey.checkpoints} is not on {facts.host}",
                     facts.host,
                     "saving fails there, and resuming finds nothing",
-                    f"ssh {facts.host} mkdir -p {survey.checkpoints}   (or share it)",
+                    survey.at(facts.host, f"mkdir -p {survey.checkpoints}") + "   (or share it)",
                 )
             continue
         where = f"{survey.checkpoints} on {facts.host}"
@@ -177,13 +177,12 @@ def _has_script_trouble(survey: Survey, facts: HostFacts) -> bool:
 def _mount(survey: Survey, facts: HostFacts) -> str:
     here = survey.here.record["folder"]
     if here.get("type") in NFS:
-        return (
-            f"ssh {facts.host} sudo mount -t {here['type']} {here['source']} {here['mount']}   "
-            "(and into its /etc/fstab)"
-        )
+        command = f"sudo mount -t {here['type']} {here['source']} {here['mount']}"
+        return survey.at(facts.host, command) + "   (and into its /etc/fstab)"
     name = survey.local or survey.here.record["hostname"]
+    path = survey.folder
+    mount = survey.at(facts.host, f"sudo mkdir -p {path} && sudo mount -t nfs {name}:{path} {path}")
     return (
-        f"here: echo '{survey.folder} *(rw,no_subtree_check)' | sudo tee -a /etc/exports && "
-        f'sudo exportfs -ra; then: ssh {facts.host} "sudo mkdir -p {survey.folder} && sudo mount '
-        f'-t nfs {name}:{survey.folder} {survey.folder}"'
+        f"here: echo '{path} *(rw,no_subtree_check)' | sudo tee -a /etc/exports && "
+        f"sudo exportfs -ra; then: {mount}"
     )

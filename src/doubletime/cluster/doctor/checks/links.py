@@ -17,7 +17,7 @@ _WAITS = "ranks connect to each other at ports that the system chooses: they wai
 def routes(survey: Survey) -> Iterator[Finding]:
     """Hosts from which no route leads to another."""
     for facts in survey.hosts:
-        others = [name for name in survey.names if name != facts.host]
+        others = [each.host for each in survey.hosts if each is not facts]
         known = [name for name in others if facts.record["names"].get(name)]
         if known and facts.address(others) is None:
             yield Finding(
@@ -126,22 +126,26 @@ def rates(survey: Survey) -> Iterator[Finding]:
     slow = [each for each in survey.rates if is_slow(each)]
     told: set[tuple[str, str]] = set()
     for host in survey.names:
-        of_host = [each for each in survey.rates if host in (each.source, each.target)]
-        out = [each for each in of_host if each.source == host]
-        into = [each for each in of_host if each.target == host]
-        for direction, rates_ in (("sends", out), ("receives", into)):
-            if len(rates_) > 1 and all(each in slow for each in rates_):
-                best = max(rates_, key=lambda each: each.bytes_per_s)
-                if (best.source, best.target) in told:
-                    continue
-                yield _slow(
-                    best,
-                    host,
-                    f"{host} {direction} {format_rate(best.bytes_per_s)} at most "
-                    f"(named pair: {_pair(best.source, best.target)}), other hosts "
-                    f"{format_rate(best.good_bytes_per_s)}",
-                )
-                told |= {(each.source, each.target) for each in rates_}
+        out = [each for each in survey.rates if each.source == host]
+        into = [each for each in survey.rates if each.target == host]
+        directions = [
+            (word, rates_)
+            for word, rates_ in (("sends", out), ("receives", into))
+            if len(rates_) > 1 and all(each in slow for each in rates_)
+        ]
+        mine = [each for _, rates_ in directions for each in rates_]
+        if not mine or {(each.source, each.target) for each in mine} <= told:
+            continue
+        best = max(mine, key=lambda each: each.bytes_per_s)
+        yield _slow(
+            best,
+            host,
+            f"{host} {' and '.join(word for word, _ in directions)} "
+            f"{format_rate(best.bytes_per_s)} at most (that is with "
+            f"{best.target if best.source == host else best.source}), other hosts "
+            f"{format_rate(best.good_bytes_per_s)}",
+        )
+        told |= {(each.source, each.target) for each in mine}
     for each in slow:
         if (each.source, each.target) not in told:
             told |= {(each.source, each.target), (each.target, each.source)}

@@ -18,11 +18,13 @@ _GUARD = "case $- in *i*) ;; *) return ;; esac"
 def refused(survey: Survey) -> Iterator[Finding]:
     """Hosts that no agent answers from."""
     for host, found in survey.refused.items():
+        if survey.is_looped(host):
+            continue  # it was this machine that was asked: `names` tells
         if found.trouble is not None:
             kind, what, remedy = _trouble(survey, host, found)
         elif not found.has_python:
             kind, what = "python-missing", f"there is no Python 3 on {host}"
-            remedy = f"ssh {host} sudo apt-get install python3   (or module load python there)"
+            remedy = survey.at(host, "sudo apt-get install python3") + "   (or module load python)"
         else:
             kind, what, remedy = _shell(survey, host, found)
         yield Finding(kind, what, host, _NOT_STARTED, remedy)
@@ -36,7 +38,7 @@ def lost(survey: Survey) -> Iterator[Finding]:
             f"{host} let us in, then failed: {why}",
             host,
             "a host that does so in a job ends it",
-            f"{survey.ssh_lines.get(host, 'ssh ' + host)} dmesg | tail -20, then ask again",
+            f"{survey.at(host, 'dmesg | tail -20')}, then ask again",
         )
 
 

@@ -32,7 +32,8 @@ def clocks(survey: Survey) -> Iterator[Finding]:
                 facts.host,
                 "files of a shared folder seem to come from the future, logs of ranks cannot be "
                 "put in order, certificates fail",
-                f"ssh {facts.host} sudo timedatectl set-ntp true   (or: sudo chronyc makestep)",
+                survey.at(facts.host, "sudo timedatectl set-ntp true")
+                + "   (or: sudo chronyc makestep)",
                 Severity.WARNING,
             )
 
@@ -109,8 +110,8 @@ def busy(survey: Survey) -> Iterator[Finding]:
             f"{worst.pid} of {worst.user} ({worst.command}){more}",
             facts.host,
             "training in step goes at the pace of the slowest rank",
-            f"ssh {facts.host} kill {worst.pid}   (if it is yours), wait for it, or leave "
-            f"{facts.host} out",
+            survey.at(facts.host, f"kill {worst.pid}")
+            + f"   (if it is yours), or wait for it, or leave {facts.host} out",
             Severity.WARNING,
         )
 

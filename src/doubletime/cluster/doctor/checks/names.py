@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from doubletime.cluster.doctor.facts import HostFacts, Survey
+from doubletime.cluster.doctor.facts import HostFacts, Survey, is_loopback
 from doubletime.cluster.doctor.finding import Finding, Severity
 
 _HANGS = (
@@ -40,8 +40,7 @@ def loopback(survey: Survey) -> Iterator[Finding]:
                 f"{facts.host} takes {'its own name' if is_own else 'the name'} {name} for {wrong}",
                 facts.host,
                 "it tells the others that address, or listens there, and they connect to themselves",
-                f"on {facts.host}, in /etc/hosts: sudo sed -i '/^127\\.[0-9.]*[[:space:]].*"
-                f"\\b{name}\\b/d' /etc/hosts && {_line(survey, name, facts.host)}",
+                _line(survey, name, facts.host, f"sudo sed -i /^127.*{name}/d /etc/hosts; "),
                 Severity.WARNING if is_own else Severity.ERROR,
             )
         own = facts.record["hostname"]
@@ -60,18 +59,17 @@ def loopback(survey: Survey) -> Iterator[Finding]:
 
 
 def here_loopback(survey: Survey) -> Iterator[Finding]:
-    """Other hosts' names that this machine takes for itself: then a login reaches the wrong host."""
-    if survey.local is None:
-        for name, addresses in survey.here.record["names"].items():
-            wrong = _first_loopback(addresses)
-            if wrong is not None and name not in ("localhost", survey.here.record["hostname"]):
-                yield Finding(
-                    "name-is-loopback",
-                    f"this machine takes the name {name} for {wrong}",
-                    name,
-                    "ssh to it ends up here",
-                    f"correct the line of {name} in /etc/hosts on this machine",
-                )
+    """Other hosts' names that this machine, if it is none of them, takes for itself."""
+    for name in survey.names:
+        if survey.local is None and survey.is_looped(name):
+            wrong = _first_loopback(survey.here.record["names"][name])
+            yield Finding(
+                "name-is-loopback",
+                f"this machine takes the name {name} for {wrong}",
+                name,
+                "ssh to it ends up here",
+                f"correct the line of {name} in /etc/hosts on this machine",
+            )
 
 
 def different(survey: Survey) -> Iterator[Finding]:
@@ -98,16 +96,16 @@ def different(survey: Survey) -> Iterator[Finding]:
 
 
 def _first_loopback(addresses: Sequence[str]) -> str | None:
-    return next((each for each in addresses if each.startswith("127.") or each == "::1"), None)
+    return next((each for each in addresses if is_loopback(each)), None)
 
 
 def _outward(facts: HostFacts, name: str) -> list[str]:
     found = facts.record["names"].get(name, ())
-    return [each for each in found if _first_loopback([each]) is None]
+    return [each for each in found if not is_loopback(each)]
 
 
-def _line(survey: Survey, name: str, host: str) -> str:
+def _line(survey: Survey, name: str, host: str, before: str = "") -> str:
     """The command that teaches a host the address by which most others know a name."""
     known = [address for facts in survey.everywhere for address in _outward(facts, name)]
     address = max(known, key=known.count) if known else "ADDRESS"
-    return f"ssh {host} \"echo '{address} {name}' | sudo tee -a /etc/hosts\""
+    return survey.at(host, f"{before}echo {address} {name} | sudo tee -a /etc/hosts")

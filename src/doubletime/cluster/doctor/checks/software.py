@@ -52,9 +52,8 @@ def packages(survey: Survey) -> Iterator[Finding]:
             if here is None and facts is not survey.here and there is not None:
                 continue  # told of this machine
             wanted = name if here is None else f"{name}=={here.partition('+')[0]}"
-            command = f"{facts.record['python']['executable']} -m pip install '{wanted}'"
-            if facts is not survey.here and facts.host != survey.local:
-                command = f"ssh {facts.host} {command}"
+            command = f"{facts.record['python']['executable']} -m pip install {wanted}"
+            command = survey.at(facts.host, command)
             if there is None:
                 yield Finding(
                     "package-missing",
@@ -79,7 +78,7 @@ def mpi(survey: Survey) -> Iterator[Finding]:
     here = survey.here.mpi
     for facts in survey.everywhere:
         mpiexec = facts.record["mpiexec"]
-        if mpiexec is None and here is None:
+        if mpiexec is None and (here is None or _lies_in_missing_venv(survey, facts)):
             continue
         if mpiexec is None:
             yield Finding(
@@ -87,7 +86,9 @@ def mpi(survey: Survey) -> Iterator[Finding]:
                 f"there is no mpiexec on {facts.host}; here it is {here}",
                 facts.host,
                 "mpiexec starts its helper on each host by the same path",
-                _install(facts, str(here.name if here else ""), here.version if here else ""),
+                _install(
+                    survey, facts, str(here.name if here else ""), here.version if here else ""
+                ),
             )
         elif facts.mpi is None:
             said = (mpiexec["said"] or "nothing").strip().splitlines()
@@ -106,7 +107,7 @@ def mpi(survey: Survey) -> Iterator[Finding]:
                 facts.host,
                 "two implementations, or two versions, do not understand each other: each rank "
                 "believes to be alone, or the start hangs",
-                _install(facts, here.name, here.version),
+                _install(survey, facts, here.name, here.version),
             )
     if here is None and all(facts.record["mpiexec"] is None for facts in survey.everywhere):
         yield Finding(
@@ -148,17 +149,22 @@ def library(survey: Survey) -> Iterator[Finding]:
             )
 
 
+def _lies_in_missing_venv(survey: Survey, facts: HostFacts) -> bool:
+    """Whether the MPI of this machine lies in an environment whose absence on a host is told."""
+    path = str((survey.here.record["mpiexec"] or {}).get("path", ""))
+    prefix = survey.here.record["python"]["prefix"]
+    return _has_other_python(survey, facts) and path.startswith(f"{prefix}/")
+
+
 def _has_other_python(survey: Survey, facts: HostFacts) -> bool:
     here = survey.here.record["python"]["executable"]
     return bool(facts.record["python"]["executable"] != here)
 
 
-def _install(facts: HostFacts, name: str, version: str) -> str:
+def _install(survey: Survey, facts: HostFacts, name: str, version: str) -> str:
     wheel = _WHEELS.get(name)
     if wheel is None:
         return f"on {facts.host}: module load {name.lower()}/{version}"
     executable = facts.record["python"]["executable"]
-    return (
-        f"ssh {facts.host} {executable} -m pip install '{wheel}=={version}'   "
-        f"(or module load {name.lower().replace(' ', '')}/{version})"
-    )
+    command = survey.at(facts.host, f"{executable} -m pip install {wheel}=={version}")
+    return f"{command}   (or module load {name.lower().replace(' ', '')}/{version})"
