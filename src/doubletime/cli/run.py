@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer.core import TyperCommand, TyperOption
 
+from doubletime.cluster.loaded import Library
 from doubletime.environment import own_cores
 from doubletime.errors import LaunchError
 
@@ -41,7 +42,12 @@ class ProgramCommand(TyperCommand):
             if isinstance(option, TyperOption) and not option.is_flag
             for word in option.opts
         }
-        return super().parse_args(ctx, _with_program_marked(args, with_value))
+        marked = _with_program_marked(args, with_value)
+        if "--help" not in marked:
+            # Now, as the answer takes as long as what comes before it is needed.
+            ctx.obj = Library()
+            ctx.call_on_close(ctx.obj.close)
+        return super().parse_args(ctx, marked)
 
 
 def _with_program_marked(args: list[str], with_value: set[str]) -> list[str]:
@@ -54,6 +60,7 @@ def _with_program_marked(args: list[str], with_value: set[str]) -> list[str]:
 
 
 def run(
+    ctx: typer.Context,
     program: Annotated[
         list[str], typer.Argument(metavar="PROGRAM [ARGS]", help="What each rank runs.")
     ],
@@ -124,7 +131,7 @@ def run(
         environment=_variables(env or []),
         bind=bind,
     )
-    prepared = job.prepare(request)
+    prepared = job.prepare(request, ctx.obj)
     if dry_run:
         typer.echo(prepared.plan.shell())
         return

