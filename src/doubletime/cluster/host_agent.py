@@ -24,6 +24,8 @@ from dataclasses import asdict, dataclass
 from types import FrameType
 from typing import NoReturn
 
+import psutil
+
 from doubletime.cluster import frames, network
 from doubletime.cluster.frames import Frame
 from doubletime.cluster.processes import Descendants, adopting_orphans
@@ -270,7 +272,7 @@ def _hold_lifeline(starts: queue.Queue[tuple[str, str]]) -> None:
         if line.startswith(START):
             _, address, port = line.decode().split()
             starts.put((address, port))
-    _end()
+    _end(and_login=True)
 
 
 def _lines() -> Iterator[bytes]:
@@ -289,9 +291,15 @@ def _end_by_signal(_number: int, _frame: FrameType | None) -> None:
     _end()
 
 
-def _end() -> NoReturn:
+def _end(*, and_login: bool = False) -> NoReturn:
     """End all ranks and this process, whatever its threads do."""
     Descendants(before=()).end(_ASK_FIRST_S)
+    if and_login:
+        # Its sshd would wait for a quarter of an hour to be rid of its last words.
+        with contextlib.suppress(psutil.Error):
+            parent = psutil.Process().parent()
+            if parent is not None and parent.name().startswith("sshd"):
+                parent.terminate()
     os._exit(1)
 
 
