@@ -29,4 +29,5 @@ def test_an_example_does_what_its_first_line_says(example, tmp_path):
     done = run_command(shlex.split(first[2:]), cwd=tmp_path, timeout=90).check()
     for line in SAYS[example.name]:
         assert line in done.stdout
-    assert done.stderr == ""
+    # Nothing but what init() says about the job.
+    assert [line for line in done.stderr.splitlines() if not line.startswith("doubletime: ")] == []

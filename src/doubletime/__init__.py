@@ -26,6 +26,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from doubletime.api import init as init
     from doubletime.api import train as train
     from doubletime.collectives.functions import all_gather as all_gather
     from doubletime.collectives.functions import all_reduce as all_reduce
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from doubletime.training.data import loader as loader
     from doubletime.training.parallelize import average as average
     from doubletime.training.parallelize import parallelize as parallelize
-    from doubletime.training.session import init as init
     from doubletime.training.task import Task as Task
 else:
     _HOME = {
@@ -48,7 +48,7 @@ else:
         "average": "training.parallelize",
         "broadcast": "collectives.functions",
         "comm_hook": "collectives.hook",
-        "init": "training.session",
+        "init": "api",
         "loader": "training.data",
         "parallelize": "training.parallelize",
         "reduce": "collectives.functions",

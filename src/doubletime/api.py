@@ -1,19 +1,50 @@
-"""The functions behind `dt.…` that join floors: training with its progress shown and recorded."""
+"""The functions behind `dt.…` that join floors: what ranks do, shown and recorded."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from doubletime.errors import DataError
-from doubletime.reporting.console import Watch, open_console
+from doubletime.reporting.console import Watch, open_console, say
 from doubletime.reporting.runlog import RunLog, new_folder
 from doubletime.training import loop, session
 from doubletime.training.builtin import BUILTIN
 from doubletime.training.loop import Event, Notice, Recipe, RunDone
 from doubletime.training.parallelize import sum_over_ranks
+from doubletime.training.session import Session
 from doubletime.training.task import Task, load_task
+
+if TYPE_CHECKING:
+    import torch
+
+
+def init(backend: str | None = None, device: str | torch.device | None = None) -> Session:
+    """Join the job that `mpiexec`, `srun`, `torchrun` or `doubletime run` started, or stand alone.
+
+    Rank 0 says in one line on stderr what was found and chosen; a plain `python` says nothing. A second
+    call returns the first one's session. A process group that the program made itself is used as it is.
+
+    Args:
+        backend: "mpi", "gloo" or "nccl"; by default what `doubletime run --backend` says, else mpi
+            under an MPI launcher, nccl or gloo under torchrun, and no group at all for a plain
+            `python`.
+        device: where to compute; by default this rank's GPU if there is one, else the CPU.
+
+    Returns:
+        This process's part in the job.
+
+    Raises:
+        LauncherMismatchError: if the backend asked for contradicts the group that is there.
+        DoubletimeError: what the backend raises where the job cannot be joined.
+    """
+    is_first = not session.has_joined()
+    joined = session.init(backend, device)
+    if is_first and joined.rank == 0 and joined.launcher is not None:
+        say(joined.describe())
+    return joined
 
 
 def train(

@@ -54,6 +54,13 @@ def test_a_plain_python_gets_a_group_of_one_if_it_names_a_backend(script):
     assert part[-1] == "1 rank over gloo, no launcher, on cpu, 1 thread each"
 
 
+def test_rank_0_says_in_one_line_what_was_chosen(script):
+    done = run_command(["mpiexec", "-n", "2", sys.executable, script]).check()
+    said = [line for line in done.stderr.splitlines() if line.startswith("doubletime: ")]
+    assert said == [f"doubletime: {_parts(done)[0][-1]}"]
+    assert run_command([sys.executable, script, "gloo"]).check().stderr.count("doubletime") == 0
+
+
 @pytest.mark.parametrize(("arguments", "backend"), [([], "mpi"), (["gloo"], "gloo")])
 def test_mpiexec_means_mpi_unless_another_backend_is_named(script, arguments, backend):
     parts = _parts(run_command(["mpiexec", "-n", "2", sys.executable, script, *arguments]))

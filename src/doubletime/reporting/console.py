@@ -32,6 +32,12 @@ def open_console() -> Console:
     return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
 
 
+def say(line: str) -> None:
+    """One line on stderr, which a program's own output leaves alone."""
+    sys.stderr.write(f"doubletime: {line}\n")
+    sys.stderr.flush()
+
+
 class Watch:
     """Shows a run's events; a context manager, so that an error finds the terminal in order."""
 

@@ -98,6 +98,11 @@ def init(backend: str | None = None, device: str | torch.device | None = None) -
     return _session
 
 
+def has_joined() -> bool:
+    """Whether `init` has been called, and `leave` has not since."""
+    return _session is not None
+
+
 def current() -> Session:
     """The session of this process; joins the job if that was not done yet."""
     return init()
