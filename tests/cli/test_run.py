@@ -145,3 +145,60 @@ def test_the_script_is_the_main_module(tmp_path):
     )
     write(tmp_path, "value = 21\n", "beside.py")
     assert run("-n", 1, script).check().stdout == "[42]\nThing\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message", "remedy"),
+    [
+        (["--hosts", "a:2,b", "-n", "2", "--hostfile", "x"], "both name hosts", "leave one"),
+        (["--hosts", "a:2,b,a"], "host a is listed twice", "list it once, as a:3"),
+        (["--hosts", "a:two"], "'two' is no number of slots", "--hosts node1:2"),
+        (["--hosts", "a:2,b:2", "-n", "5"], "5 ranks are more than the 4 slots", "-n 4"),
+        (
+            ["--hosts", "a:2,b:2", "-n", "3", "--per-host", "2"],
+            "does not divide -n 3",
+            "-n 2 or -n 4",
+        ),
+        (["--hosts", "a:1", "--per-host", "2"], "host a has 1 slot", "a:2"),
+        (["--hostfile", "absent"], "hostfile absent cannot be read", "--hostfile FILE"),
+        (["--hostfile", "hosts"], "hosts, line 2: 'b slot=2'", "`node1 slots=2`"),
+        (["--env", "A"], "--env 'A' is no NAME=VALUE", "--env NCCL_DEBUG=INFO"),
+        (["--env", "1A=2"], "no NAME=VALUE", "--env"),
+        (["--ssh-config", "absent"], "there is no such file", "--ssh-config FILE"),
+        (["--ssh-command", "ssh 'x"], "No closing quotation", "--ssh-command"),
+        (["--ssh-command", ""], "names no command", "--ssh-command"),
+        (["--backend", "glue"], "--backend 'glue' is none of", "--backend mpi"),
+        (["--launcher", "rsh"], "--launcher 'rsh' is none of", "--launcher mpi"),
+    ],
+)
+def test_what_cannot_be_started_as_asked_is_told_before_anything_starts(
+    arguments, message, remedy, tmp_path
+):
+    (tmp_path / "hosts").write_text("a:2\nb slot=2\n")
+    ended = run(*arguments, "true", cwd=tmp_path)
+    assert ended.exit_code == 1
+    assert message in ended.stderr
+    assert remedy in ended.stderr.partition("remedy:")[2]
+    assert ended.stdout == ""
+
+
+def test_options_end_where_the_program_begins(tmp_path):
+    """Whatever has a value is not the program, and what follows the program is its own."""
+    script = write(tmp_path, "")
+    options = ["--hosts", "n[1-2]:2", "-n", "2", "--per-host=1", "--env", "A=b", "--backend", "mpi"]
+    for program in ([str(script)], ["-m", "this"]):
+        own = ["--hosts", "x", "--unknown", "-m", "-n"]
+        line = run(*options, "--dry-run", *program, *own).check().stdout
+        assert shlex.split(line)[-len(program + own) :] == [*program, *own]
+        assert "-hosts n1:1,n2:1" in line
+
+
+def test_a_variable_of_the_command_line_wins(mpi, tmp_path):
+    script = write(tmp_path, "import os; os.write(1, os.environ['SAID'].encode() + b'\\n')\n")
+    ended = run("-n", 2, "--env", "SAID=a b", script, mpi=mpi, env={"SAID": "else"})
+    assert ended.check().stdout == "a b\n" * 2
+
+
+def test_a_single_host_that_is_this_one_needs_no_ssh(tmp_path):
+    ended = run("--hosts", f"{os.uname().nodename}:2", "--ssh-command", "false", "echo", "here")
+    assert ended.check().stdout == "here\n" * 2
