@@ -315,10 +315,9 @@ def _gpus() -> "str | None":
     return _run(["nvidia-smi", query, "--format=csv,noheader"])
 
 
-def _rdma() -> "list[dict[str, str]]":
+def _rdma(root: str = "/sys/class/infiniband") -> "list[dict[str, str]]":
     """Ports of RDMA devices: device, port, state, physical state, link layer, rate."""
     found = []
-    root = "/sys/class/infiniband"
     for device in sorted(_attempt(os.listdir, root) or ()):
         ports = os.path.join(root, device, "ports")
         for port in sorted(_attempt(os.listdir, ports) or ()):
@@ -344,7 +343,7 @@ def _folder(path: str, is_tried: bool = False) -> "dict[str, Any]":
     found: dict[str, Any] = {"path": path, "exists": os.path.isdir(path)}
     if not found["exists"]:
         return found
-    found.update(_mount(path))
+    found.update(_mount(path, _attempt(_read, "/proc/self/mounts") or ""))
     found["space"] = _space(path)
     if is_tried:
         found["error"] = _try_to_write(path)
@@ -368,11 +367,11 @@ def _try_to_write(path: str) -> "str | None":
     return None
 
 
-def _mount(path: str) -> "dict[str, Any]":
-    """The file system that a folder lies on: type, source, options."""
+def _mount(path: str, mounts: str) -> "dict[str, Any]":
+    """The file system that a folder lies on: type, source, options; from /proc/self/mounts."""
     real, best = os.path.realpath(path), ""
     found: dict[str, Any] = {}
-    for line in (_attempt(_read, "/proc/self/mounts") or "").splitlines():
+    for line in mounts.splitlines():
         source, point, kind, options = line.split(" ")[:4]
         point = point.replace("\\040", " ")
         inside = real == point or real.startswith(point.rstrip("/") + "/")

@@ -54,7 +54,7 @@ class Tour:
             LaunchError: if there is no such ssh command here.
         """
         try:
-            await asyncio.gather(*(self._visit(name) for name in {self._here: 0, **self._slots}))
+            await self._visit_all()
             await self._explain_refusals()
             names = [name for name in self._names if name in self._facts]
             _, (listening, connections) = await asyncio.gather(
@@ -83,6 +83,14 @@ class Tour:
         )
 
     # -- each host --------------------------------------------------------------------------------
+
+    async def _visit_all(self) -> None:
+        names = {self._here: None, **self._slots}
+        # All are to have ended before one's error is raised: then all sessions are known, to be closed.
+        results = await asyncio.gather(*map(self._visit, names), return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
 
     async def _visit(self, name: str) -> None:
         self._observe(Visit(name, "login"))
