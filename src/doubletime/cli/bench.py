@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,7 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from doubletime import environment
+from doubletime.cli import local_ranks
+from doubletime.cli.where import (
+    HostfileOption,
+    HostsOption,
+    SshCommandOption,
+    SshConfigOption,
+    where,
+)
 from doubletime.errors import LaunchError
 
 if TYPE_CHECKING:
@@ -34,7 +39,10 @@ def _bench() -> None:
 @app.command()
 def allreduce(
     ranks: Annotated[
-        int | None, typer.Option("-n", "--ranks", min=1, help="Ranks on this host.  [default: 2]")
+        int | None,
+        typer.Option(
+            "-n", "--ranks", min=1, help="How many ranks.  [default: 2; one per slot of hosts]"
+        ),
     ] = None,
     sizes: Annotated[
         str, typer.Option(help="Message sizes: 4,64K,1M, or first:last by powers of two.")
@@ -59,6 +67,10 @@ def allreduce(
         Path | None,
         typer.Option(help="A profile of `bench links`: adds each time's share of the lower bound."),
     ] = None,
+    hosts: HostsOption = None,
+    hostfile: HostfileOption = None,
+    ssh_config: SshConfigOption = None,
+    ssh_command: SshCommandOption = None,
 ) -> None:
     """Time all_reduce of float32 CPU tensors: mpi against gloo and bare MPI, in one job.
 
@@ -85,13 +97,7 @@ def allreduce(
             _check_file(option, file, example)
     if plot is not None and plot.suffix not in (".png", ".svg"):
         raise LaunchError(f"{plot} is neither a PNG nor an SVG file", "--plot times.png")
-    place = environment.place()
-    if place is not None and place.speaks_mpi:
-        if ranks not in (None, place.world_size):
-            raise LaunchError(
-                f"-n {ranks} was asked for, and {place.launcher} has started {place.world_size}",
-                "leave -n out, or leave the launcher out: doubletime starts the ranks itself",
-            )
+    if local_ranks.are_started(ranks):
         _measure(wanted, (*chosen, *rivals), seconds, Outputs(json_file, plot, measured))
         return
     arguments = ["--sizes", sizes, "--against", against, "--seconds", str(seconds)]
@@ -99,26 +105,8 @@ def allreduce(
     for option, file in (("--json", json_file), ("--plot", plot), ("--profile", profile)):
         if file is not None:
             arguments += [option, str(file.absolute())]
-    raise typer.Exit(_relaunch(arguments, 2 if ranks is None else ranks))
-
-
-def _relaunch(arguments: list[str], ranks: int) -> int:
-    """Start this command on so many ranks of this host; returns the job's exit code."""
-    from doubletime.cluster import supervise
-    from doubletime.planning import load
-
-    told = load.warning(load.busy_share(0.3))
-    if told is not None:
-        typer.echo(f"note: {told}", err=True)
-
-    shown = {}
-    if sys.stdout.isatty():  # the ranks write to the launcher's pipe and cannot see it
-        from doubletime.reporting.console import COLUMNS_VARIABLE
-
-        shown[COLUMNS_VARIABLE] = str(shutil.get_terminal_size().columns)
-    command = [sys.executable, "-m", "doubletime", "bench", "allreduce", *arguments]
-    # Not bound to cores: gloo's threads would have to share one with the computation.
-    return supervise.run_local(command, ranks, environment=shown, bind=False)
+    place = where(hosts, hostfile, ssh_config, ssh_command)
+    raise typer.Exit(local_ranks.start(["bench", "allreduce", *arguments], ranks, place))
 
 
 @dataclass(frozen=True)

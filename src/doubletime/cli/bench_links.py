@@ -8,13 +8,23 @@ from typing import Annotated
 import typer
 
 from doubletime.cli import local_ranks
+from doubletime.cli.where import (
+    HostfileOption,
+    HostsOption,
+    SshCommandOption,
+    SshConfigOption,
+    where,
+)
 
 _OFF_TERMINAL_COLUMNS = 120
 
 
 def links(
     ranks: Annotated[
-        int | None, typer.Option("-n", "--ranks", min=2, help="Ranks on this host.  [default: 2]")
+        int | None,
+        typer.Option(
+            "-n", "--ranks", min=2, help="How many ranks.  [default: 2; one per slot of hosts]"
+        ),
     ] = None,
     output: Annotated[
         Path | None,
@@ -27,6 +37,10 @@ def links(
     seconds: Annotated[
         float, typer.Option(min=0.001, help="Time to spend on each size and pair, about.")
     ] = 0.05,
+    hosts: HostsOption = None,
+    hostfile: HostfileOption = None,
+    ssh_config: SshConfigOption = None,
+    ssh_command: SshCommandOption = None,
 ) -> None:
     """Measure links inside hosts and between every two of them, and how fast a rank reduces.
 
@@ -42,7 +56,8 @@ def links(
         _measure(file, seconds)
         return
     arguments = ["bench", "links", "--output", str(file), "--seconds", str(seconds)]
-    raise typer.Exit(local_ranks.start(arguments, 2 if ranks is None else ranks))
+    place = where(hosts, hostfile, ssh_config, ssh_command)
+    raise typer.Exit(local_ranks.start(arguments, ranks, place))
 
 
 def _measure(file: Path, seconds: float) -> None:

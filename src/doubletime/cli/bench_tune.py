@@ -8,6 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from doubletime.cli import local_ranks
+from doubletime.cli.where import (
+    HostfileOption,
+    HostsOption,
+    SshCommandOption,
+    SshConfigOption,
+    where,
+)
 from doubletime.errors import DataError, LaunchError
 
 if TYPE_CHECKING:
@@ -20,7 +27,11 @@ _OFF_TERMINAL_COLUMNS = 120
 def tune(
     ranks: Annotated[
         str | None,
-        typer.Option("-n", "--ranks", help="Ranks on this host, or several: 2,3,4.  [default: 2]"),
+        typer.Option(
+            "-n",
+            "--ranks",
+            help="How many ranks; or several: 2,3,4.  [default: 2; one per slot of hosts]",
+        ),
     ] = None,
     sizes: Annotated[
         str, typer.Option(help="Message sizes: 4K,64K,1M, or first:last by powers of two.")
@@ -37,6 +48,10 @@ def tune(
     seconds: Annotated[
         float, typer.Option(min=0.001, help="Time to spend on each size and algorithm, about.")
     ] = 0.15,
+    hosts: HostsOption = None,
+    hostfile: HostfileOption = None,
+    ssh_config: SshConfigOption = None,
+    ssh_command: SshCommandOption = None,
 ) -> None:
     """Time all_reduce by every algorithm at every size, and store what is best for "auto".
 
@@ -56,9 +71,11 @@ def tune(
         _measure(file, wanted, backend, seconds)
         return
     arguments = ["--sizes", sizes, "--backend", backend, "--output", str(file)]
-    for count in counts or [2]:
+    place = where(hosts, hostfile, ssh_config, ssh_command)
+    jobs: list[int | None] = [*counts] or [None]
+    for count in jobs:
         whole = ["bench", "tune", *arguments, "--seconds", str(seconds)]
-        exit_code = local_ranks.start(whole, count)
+        exit_code = local_ranks.start(whole, count, place)
         if exit_code:
             raise typer.Exit(exit_code)
 

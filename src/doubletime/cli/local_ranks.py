@@ -1,7 +1,8 @@
-"""Verbs that measure: start themselves on ranks of this host unless a launcher has done so."""
+"""Verbs that measure: start themselves on ranks unless a launcher has done so."""
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ from pathlib import Path
 import typer
 
 from doubletime import environment
+from doubletime.cli.where import Where
 from doubletime.errors import LaunchError
 
 
@@ -33,9 +35,18 @@ def are_started(ranks: int | None) -> bool:
     return True
 
 
-def start(arguments: Sequence[str], ranks: int) -> int:
-    """Start `doubletime` with these arguments on so many ranks of this host; the job's exit code."""
-    from doubletime.cluster import supervise
+def start(arguments: Sequence[str], ranks: int | None, place: Where) -> int:
+    """Start `doubletime` with these arguments on ranks; returns the job's exit code.
+
+    Args:
+        arguments: of `doubletime`.
+        ranks: how many; None for 2 on this host, or one for each slot of other hosts.
+        place: where.
+
+    Raises:
+        LaunchError: if the job cannot be started as asked.
+    """
+    from doubletime.cluster import allocation, job, supervise
     from doubletime.planning import load
 
     told = load.warning(load.busy_share(0.3))
@@ -46,9 +57,18 @@ def start(arguments: Sequence[str], ranks: int) -> int:
         from doubletime.reporting.console import COLUMNS_VARIABLE
 
         shown[COLUMNS_VARIABLE] = str(shutil.get_terminal_size().columns)
-    command = [sys.executable, "-m", "doubletime", *arguments]
-    # Not bound to cores: a backend's threads would have to share one with the computation.
-    return supervise.run_local(command, ranks, environment=shown, bind=False)
+    is_here = place.hosts is None and allocation.from_slurm(os.environ) is None
+    prepared = job.prepare(
+        job.Request(
+            [sys.executable, "-m", "doubletime", *arguments],
+            hosts=place.hosts,
+            ranks=2 if ranks is None and is_here else ranks,
+            ssh=place.ssh,
+            environment=shown,
+            bind=False,  # a backend's threads would have to share a core with the computation
+        )
+    )
+    return supervise.supervise(prepared.plan, prepared.implementation)
 
 
 def write(file: Path, text: str) -> None:

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import importlib.util
 import re
-import shlex
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from typer.core import TyperCommand, TyperOption
 
+from doubletime.cli.where import (
+    HostfileOption,
+    HostsOption,
+    SshCommandOption,
+    SshConfigOption,
+    where,
+)
 from doubletime.cluster.loaded import Library
 from doubletime.environment import own_cores
 from doubletime.errors import LaunchError
-
-if TYPE_CHECKING:
-    from doubletime.cluster.hosts import Host
-    from doubletime.cluster.ssh import Ssh
 
 HELP = (
     "Start a program on several ranks, of this host or of many, with the MPI at hand.\n\n"
@@ -64,14 +66,8 @@ def run(
     program: Annotated[
         list[str], typer.Argument(metavar="PROGRAM [ARGS]", help="What each rank runs.")
     ],
-    hosts: Annotated[
-        str | None,
-        typer.Option(metavar="LIST", help="Hosts and their slots: node1:2,node[02-16]:4."),
-    ] = None,
-    hostfile: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Hosts, one a line: `node1 slots=2` or `node1:2`."),
-    ] = None,
+    hosts: HostsOption = None,
+    hostfile: HostfileOption = None,
     ranks: Annotated[
         int | None,
         typer.Option(
@@ -105,12 +101,8 @@ def run(
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="A variable for every rank; may be repeated."),
     ] = None,
-    ssh_config: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Settings of ssh instead of ~/.ssh/config.")
-    ] = None,
-    ssh_command: Annotated[
-        str | None, typer.Option(metavar="COMMAND", help="A command to use like ssh.")
-    ] = None,
+    ssh_config: SshConfigOption = None,
+    ssh_command: SshCommandOption = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the exact command instead of running it.")
     ] = False,
@@ -118,17 +110,16 @@ def run(
     """Start a program on several ranks, of this host or of many."""
     from doubletime.cluster import job, supervise
 
-    if hosts is not None and hostfile is not None:
-        raise LaunchError("--hosts and --hostfile both name hosts", "leave one of them out")
+    place = where(hosts, hostfile, ssh_config, ssh_command)
     request = job.Request(
-        command=_command(program),
-        hosts=_hosts(hosts, hostfile),
+        command=rank_command(program),
+        hosts=place.hosts,
         ranks=ranks,
         per_host=per_host,
-        ssh=_ssh(ssh_command, ssh_config),
+        ssh=place.ssh,
         launcher=launcher,
         backend=backend,
-        environment=_variables(env or []),
+        environment=variables(env or []),
         bind=bind,
     )
     prepared = job.prepare(request, ctx.obj)
@@ -141,40 +132,7 @@ def run(
     raise typer.Exit(supervise.supervise(prepared.plan, prepared.implementation))
 
 
-def _hosts(text: str | None, file: Path | None) -> tuple[Host, ...] | None:
-    from doubletime.cluster import hosts
-
-    if text is not None:
-        return hosts.parse(text)
-    return None if file is None else hosts.read_hostfile(file)
-
-
-def _ssh(command: str | None, config: Path | None) -> Ssh | None:
-    """How hosts are reached; None where nothing is said about it.
-
-    Raises:
-        LaunchError: if the settings are not there, or the command is none.
-    """
-    from doubletime.cluster.ssh import Ssh
-
-    if command is None and config is None:
-        return None
-    if config is not None and not config.is_file():
-        raise LaunchError(f"--ssh-config {config}: there is no such file", "--ssh-config FILE")
-    try:
-        words = ["ssh"] if command is None else shlex.split(command)
-    except ValueError as error:
-        raise LaunchError(
-            f"--ssh-command {command!r}: {error}", "--ssh-command 'ssh -p 2222'"
-        ) from error
-    if not words:
-        raise LaunchError("--ssh-command names no command", "--ssh-command 'ssh -p 2222'")
-    if "/" in words[0]:
-        words[0] = str(Path(words[0]).absolute())
-    return Ssh(tuple(words), None if config is None else config.absolute())
-
-
-def _variables(pairs: list[str]) -> dict[str, str]:
+def variables(pairs: list[str]) -> dict[str, str]:
     """What `--env` sets.
 
     Raises:
@@ -189,7 +147,7 @@ def _variables(pairs: list[str]) -> dict[str, str]:
     return found
 
 
-def _command(program: list[str]) -> list[str]:
+def rank_command(program: list[str]) -> list[str]:
     """What each rank runs, checked before anything starts.
 
     Raises:

@@ -197,6 +197,27 @@ def test_each_library_is_told_the_interface_that_leads_to_the_others(
         assert found["NCCL_SOCKET_IFNAME"] == "mine"
 
 
+def test_without_mpi_over_ssh_alone(cluster: VirtualCluster) -> None:
+    script = str(_write(cluster, _INIT))
+    arguments = ["--hosts", "node1:1,node2:1", "--launcher", "ssh", script]
+    rows = _rows(_run(cluster, None, "node2", arguments))
+    assert [row["host"] for row in rows] == ["node1", "node2"]
+    assert [(row["sum"], row["backend"], row["hosts"]) for row in rows] == [(2, "gloo", 2)] * 2
+
+
+def test_links_of_hosts_are_measured_from_one_command(
+    cluster: VirtualCluster, tmp_path: Path
+) -> None:
+    profile = tmp_path / "profile.toml"
+    bench = [str(venv() / "bin" / "python"), "-m", "doubletime", "bench", "links"]
+    where = ["--hosts", "node[1-2]", "--ssh-command", str(cluster.ssh), "--output", str(profile)]
+    command = [*cluster.enter("node1"), *bench, *where, "--seconds", "0.002"]
+    done = _wait(cluster, command, None, {}).check()
+    assert "2 hosts" in done.stdout
+    assert '"node1"' in profile.read_text()
+    assert '"node2"' in profile.read_text()
+
+
 def test_a_host_that_does_not_answer_is_named(cluster: VirtualCluster, script: Path) -> None:
     done = _run(cluster, None, "node1", ["--hosts", "node1,node9", str(script)])
     assert done.exit_code != 0
