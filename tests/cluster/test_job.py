@@ -60,6 +60,13 @@ def test_other_hosts_are_reached_by_ssh():
     assert found.placement.counts == (("192.0.2.7", 2), ("192.0.2.8", 1))
 
 
+def test_what_the_user_has_set_for_ssh_stays_unless_an_ssh_is_named(monkeypatch):
+    monkeypatch.setenv("HYDRA_LAUNCHER_EXTRA_ARGS", "-p 2222")
+    assert "HYDRA_LAUNCHER_EXTRA_ARGS" not in prepared(hosts=AWAY).plan.environment
+    named = prepared(hosts=AWAY, ssh=Ssh()).plan.environment
+    assert "BatchMode=yes" in named["HYDRA_LAUNCHER_EXTRA_ARGS"]
+
+
 def test_slurms_hosts_are_taken_unasked_and_reached_by_srun(slurm):
     found = prepared()
     assert found.is_across

@@ -10,6 +10,11 @@ from doubletime.cluster.network import Interface
 from doubletime.cluster.placement import Placement
 from doubletime.errors import LaunchError
 
+# By which each hears how hosts are reached.
+REACHING = (
+    *("HYDRA_LAUNCHER_EXTRA_ARGS", "I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS"),
+    *("PRTE_MCA_plm_ssh_agent", "OMPI_MCA_plm_rsh_agent"),
+)
 # What supervision adds when it starts the launcher, on top of the plan.
 _ADDED_LATER = ("DOUBLETIME_CONTROL",)
 _FORWARDED_ALWAYS = ("OMPI_", "PRTE_", "PMIX_")  # by Open MPI itself, which complains when told to

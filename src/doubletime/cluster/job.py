@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from doubletime.cluster import allocation, implementations, launch, network, placement
+from doubletime.cluster import across, allocation, implementations, launch, network, placement
 from doubletime.cluster.hosts import Host
 from doubletime.cluster.implementations import Implementation
 from doubletime.cluster.loaded import Library
@@ -93,13 +93,16 @@ def prepare(request: Request, library: Library | None = None) -> Prepared:
     environment = dict(request.environment)
     if request.backend is not None:
         environment[BACKEND_VARIABLE] = request.backend
+    # Who names an ssh means it, whatever their profile has set.
+    overruled = across.REACHING if request.ssh is not None else ()
+    user_environment = {name: value for name, value in os.environ.items() if name not in overruled}
     plan = launch.plan(
         request.command,
         placed.ranks,
         implementation,
         cores=launch.Cores(own=own_cores(), online=os.cpu_count() or 1),
         python=sys.executable,
-        user_environment=os.environ,
+        user_environment=user_environment,
         environment=environment,
         is_root=os.geteuid() == 0,
         bind=request.bind,

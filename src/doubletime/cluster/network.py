@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import socket
+import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,9 +13,11 @@ from pathlib import Path
 
 import psutil
 
-# All hosts of a job are reached alike, as a rule; asking for so many of them tells, and each
-# question may cost a slow answer of the name service.
+# All hosts of a job are reached alike, as a rule: asking for so many of them tells. A name service
+# that does not answer is given up after a while; one that is slow, once something is known.
 _ASKED = 8
+_PATIENCE_S = 15.0
+_PATIENCE_KNOWN_S = 1.0
 _RDMA = Path("/sys/class/infiniband")
 
 
@@ -76,8 +79,10 @@ def interface_to(hosts: Sequence[str]) -> Interface | None:
     """The interface by which most of the hosts are reached; None where no other host is known."""
     by_address = _own_interfaces()
     votes: Counter[Interface] = Counter()
+    begun_s = time.monotonic()
     for host in hosts:
-        if votes.total() >= _ASKED:
+        passed_s = time.monotonic() - begun_s
+        if votes.total() >= _ASKED or passed_s > (_PATIENCE_KNOWN_S if votes else _PATIENCE_S):
             break
         source = source_address(host)
         if source is not None and source in by_address:
@@ -87,7 +92,7 @@ def interface_to(hosts: Sequence[str]) -> Interface | None:
 
 def is_here(host: str) -> bool:
     """Whether a name means this host: its own name, or one that leads to an address of its own."""
-    if host in ("localhost", socket.gethostname(), socket.getfqdn()):
+    if host in ("localhost", socket.gethostname()):
         return True
     own = _own_interfaces()
     try:
