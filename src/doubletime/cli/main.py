@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from doubletime import __version__
-from doubletime.cli import bench, bench_links, bench_tune, doctor, explain, run, train
+from doubletime.cli import bench, bench_links, bench_tune, doctor, explain, k8s, run, slurm, train
 from doubletime.errors import DoubletimeError
 
 app = typer.Typer(
@@ -36,12 +36,18 @@ def _options(
     """Options of the command itself."""
 
 
-app.command(
-    "run",
-    cls=run.ProgramCommand,
-    context_settings={"allow_interspersed_args": False},
-    help=run.HELP,
-)(run.run)
+# What follows the program is its own.
+for name, verb, text in (
+    ("run", run.run, run.HELP),
+    ("slurm", slurm.slurm, slurm.HELP),
+    ("k8s", k8s.k8s, k8s.HELP),
+):
+    app.command(
+        name,
+        cls=run.ProgramCommand,
+        context_settings={"allow_interspersed_args": False},
+        help=text,
+    )(verb)
 app.command("train")(train.train)
 bench.app.command("links")(bench_links.links)
 bench.app.command("tune")(bench_tune.tune)

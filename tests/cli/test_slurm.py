@@ -1,0 +1,63 @@
+"""`doubletime slurm`: the script it writes, and what it refuses before anything waits in a queue."""
+
+import sys
+
+import pytest
+
+from ranks import run_command
+
+_SLURM = [sys.executable, "-m", "doubletime", "slurm"]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "train.py").write_text("print('hi')\n")
+    return tmp_path
+
+
+def test_it_prints_the_script(folder):
+    words = [
+        *_SLURM,
+        "-N",
+        "2",
+        "--per-host",
+        "4",
+        "--option",
+        "--exclusive",
+        "train.py",
+        "-N",
+        "x",
+    ]
+    done = run_command(words, cwd=folder).check()
+    assert "#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=4\n" in done.stdout
+    assert "#SBATCH --exclusive\n" in done.stdout
+    assert f"#SBATCH --chdir={folder}\n" in done.stdout
+    last = done.stdout.splitlines()[-1]
+    assert last == f"exec {sys.executable} -m doubletime run train.py -N x"
+    assert done.stderr == ""
+
+
+def test_it_writes_a_file_and_says_how_to_submit_it(folder):
+    words = [*_SLURM, "-N", "2", "--save", "job.sh", "-m", "json.tool", "--help"]
+    done = run_command(words, cwd=folder).check()
+    assert done.stdout == ""
+    assert "sbatch job.sh" in done.stderr
+    script = (folder / "job.sh").read_text()
+    assert "#SBATCH --job-name=json.tool\n" in script
+    assert script.endswith("-m doubletime run -m json.tool --help\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["missing.py"], "there is no script missing.py"),
+        (["--time", "1h", "train.py"], "'1h' is no time that Slurm knows"),
+        (["--env", "A", "train.py"], "--env 'A' is no NAME=VALUE"),
+        (["--save", "no/such/job.sh", "train.py"], "no/such/job.sh cannot be written"),
+        (["--submit", "train.py"], "there is no sbatch here"),
+    ],
+)
+def test_what_cannot_be_is_refused(folder, words, said):
+    done = run_command([*_SLURM, *words], cwd=folder, env={"PATH": "/nowhere"})
+    assert done.exit_code == 1
+    assert said in done.stderr
