@@ -10,7 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from doubletime.cluster.ssh import Reply, Ssh, Trouble, run_on, trouble
+from doubletime.cluster.ssh import (
+    Reply,
+    Settings,
+    Ssh,
+    Trouble,
+    read_settings,
+    run_on,
+    trouble,
+    without_steps,
+)
 from doubletime.errors import LaunchError
 
 # What OpenSSH 8.4 to 10.0 writes.
@@ -48,6 +57,27 @@ def test_each_failure_of_ssh_is_told_apart(said: str) -> None:
 @given(st.integers(0, 254), st.binary())
 def test_what_the_command_says_is_no_failure_of_ssh(exit_code: int, said: bytes) -> None:
     assert trouble(exit_code, said) is None
+
+
+def test_what_a_verbose_ssh_adds_is_left_out() -> None:
+    told = (
+        b"OpenSSH_9.2p1 Debian-2+deb12u7, OpenSSL 3.0.17 1 Jul 2025\n"
+        b"debug1: Connecting to node1 [10.77.0.11] port 22.\n"
+        b"debug1: connect to address 10.77.0.11 port 22: Connection refused\n"
+        b"ssh: connect to host node1 port 22: No route to host\n"
+    )
+    assert without_steps(told) == b"ssh: connect to host node1 port 22: No route to host\n"
+
+
+def test_what_ssh_would_use_for_a_host_is_read() -> None:
+    text = "host node1\nhostname 10.0.0.1\nport 2222\nuserknownhostsfile /a /b\n"
+    assert read_settings(text, "node1") == Settings("10.0.0.1", 2222, "/a")
+    assert read_settings("", "node1") == Settings("node1", 22, "~/.ssh/known_hosts")
+
+
+@given(st.text())
+def test_whatever_ssh_says_of_its_settings_is_read(text: str) -> None:
+    assert read_settings(text, "node1").known_hosts
 
 
 @given(st.binary())

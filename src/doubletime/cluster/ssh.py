@@ -117,6 +117,9 @@ class Trouble(enum.Enum):
     OTHER = "ssh failed"
 
 
+# How lines begin that only a verbose ssh writes. Two of them tell how far it came.
+ACCEPTED, AUTHENTICATED = b"Server accepts key", b"Authenticated to "
+_STEPS = (b"debug1:", b"OpenSSH_", AUTHENTICATED, b"Transferred:", b"Bytes per second:")
 # The first that fits counts.
 _SIGNS = (
     (Trouble.HOST_KEY_CHANGED, r"REMOTE HOST IDENTIFICATION HAS CHANGED"),
@@ -180,6 +183,12 @@ def read_settings(text: str, host: str) -> Settings:
     port = words.get("port", "")
     files = words.get("userknownhostsfile", "").split() or ["~/.ssh/known_hosts"]
     return Settings(words.get("hostname", host), int(port) if port.isdigit() else 22, files[0])
+
+
+def without_steps(stderr: bytes) -> bytes:
+    """What a verbose ssh says, less what it would not say otherwise."""
+    lines = stderr.splitlines(keepends=True)
+    return b"".join(line for line in lines if not line.startswith(_STEPS))
 
 
 def run_on(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich import box
-from rich.console import Console, Group
+from rich.console import Console
 from rich.live import Live
 from rich.spinner import Spinner
 from rich.table import Table
@@ -17,13 +17,8 @@ from doubletime.cluster.doctor.question import STEPS, Visit
 from doubletime.units import format_seconds, plural
 
 _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
-_HEADINGS = {
-    "login": "login",
-    "facts": "host",
-    "folder": "folder",
-    "ports": "ports",
-    "links": "links",
-}
+# The narrowest that the cells of a step may become; what is longer wraps.
+_WIDTHS = {"login": 12, "facts": 10, "folder": 8, "ports": 6, "links": 11}
 _MOST_ROWS = 24
 
 
@@ -69,9 +64,9 @@ class VisitTable:
 
     def _render(self) -> Table:
         table = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
-        table.add_column("", style="bold", no_wrap=True)
+        table.add_column("", style="bold", no_wrap=True, min_width=max(map(len, self._cells)))
         for step in self._steps:
-            table.add_column(_HEADINGS[step], no_wrap=True, overflow="ellipsis")
+            table.add_column(step, min_width=_WIDTHS[step])
         # Of very many hosts those that are not well, then those that are not done.
         hosts = (
             sorted(self._cells, key=self._urgency) if len(self._cells) > _MOST_ROWS else self._cells
@@ -121,19 +116,15 @@ def summary(diagnosis: Diagnosis) -> str:
 
 
 def _show_finding(console: Console, finding: Finding) -> None:
-    style = _STYLES[finding.severity]
-    head = Text.assemble((f"{finding.severity.word}: ", style), (finding.what, "bold"))
-    if not console.is_terminal:
-        console.print(f"{finding.severity.word}: {finding.host}: {finding.what}", markup=False)
-        console.print(f"  why: {finding.why}", markup=False)
-        console.print(f"  remedy: {finding.remedy}", markup=False)
-        return
-    grid = Table.grid(padding=(0, 1))
-    grid.add_column(no_wrap=True, style="dim", min_width=8)
-    grid.add_column(overflow="fold")
-    grid.add_row("  why", Text(finding.why))
-    grid.add_row("  remedy", Text(finding.remedy, style="green"))
-    console.print(Group(head, grid, Text()))
+    word, style = finding.severity.word, _STYLES[finding.severity]
+    where = "" if console.is_terminal else f"{finding.host}: "
+    lines = (
+        Text.assemble((f"{word}: ", style), where, (finding.what, "bold")),
+        Text.assemble(("  why: ", "dim"), finding.why),
+        Text.assemble(("  remedy: ", "dim"), (finding.remedy, "green")),
+    )
+    for line in lines:
+        console.print(line, soft_wrap=True)  # a command that is to be copied is not broken
 
 
 def _summary_style(diagnosis: Diagnosis) -> str:

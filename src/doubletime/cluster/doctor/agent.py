@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 MARK = "doubletime-doctor:"  # what a login shell prints has none
 _IDLE_S = 120  # whoever asks nothing for so long has gone
 _CONNECT_S = 2.0
-_PINGS = 5
+_PINGS = 2  # the first may wait for the other end's thread
 _AT_ONCE = 64
 _BUFFER_NBYTES = 1 << 18
 # Of a transfer the beginning is not counted: there the links' queues fill and TCP starts slowly.

@@ -198,12 +198,14 @@ class Refused:
         trouble: why ssh failed; None where it did not, but what it was to run.
         has_python: whether there is a Python at all, for all we know.
         is_locked: whether the host would take our key, were it not locked by a passphrase.
+        is_inside: whether it let us in.
     """
 
     reply: Reply
     trouble: Trouble | None = None
     has_python: bool = True
     is_locked: bool = False
+    is_inside: bool = False
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ def facts(question: "dict[str, Any]") -> "dict[str, Any]":
     Returns:
         Plain data, as `doubletime.cluster.doctor.facts` reads it.
     """
-    begin_s, before = time.monotonic(), _processes()
+    begin_s, before, installed = time.monotonic(), _processes(), _installed()
     found: dict[str, Any] = {
         "user": _attempt(lambda: pwd.getpwuid(os.getuid()).pw_name) or str(os.getuid()),
         "uid": os.getuid(),
@@ -54,7 +54,7 @@ def facts(question: "dict[str, Any]") -> "dict[str, Any]":
             "prefix": sys.prefix,
             "version": ".".join(map(str, sys.version_info[:3])),
         },
-        "packages": {name: _package(name) for name in _PACKAGES},
+        "packages": {name: _package(name, installed) for name in _PACKAGES},
         "mpiexec": _mpiexec(),
         "library": _in_child(_library),
         "own_addresses": _addresses(socket.gethostname()),
@@ -143,21 +143,27 @@ def _in_child(ask: "Callable[[], str]") -> "dict[str, Any]":
     return found
 
 
-# -- software ---------------------------------------------------------------------------------------
+def _installed() -> "list[str]":
+    """Names and versions of what pip, apt or conda have installed: `torch-2.13.0`."""
+    found = []
+    for folder in sys.path:
+        for entry in _attempt(os.listdir, folder or ".") or ():
+            stem, ending = os.path.splitext(entry)
+            if ending in (".dist-info", ".egg-info"):
+                found.append(stem)
+    return found
 
 
-def _package(name: str) -> "str | None":
+def _package(name: str, installed: "list[str]") -> "str | None":
     """The version of an installed package that can be imported; None where it is not there."""
     module = name.split("-")[0]  # nvidia-nccl-cu12 lies within the namespace nvidia
     spec = _attempt(importlib.util.find_spec, module)
     if spec is None or (spec.origin is None and module == name):
         return None  # a folder that is there but empty is a namespace, without an origin
-    wanted = name.replace("-", "_").lower()
-    for folder in sys.path:
-        for entry in _attempt(os.listdir, folder or ".") or ():
-            stem, ending = os.path.splitext(entry)
-            if ending in (".dist-info", ".egg-info") and stem.lower().startswith(wanted + "-"):
-                return str(stem[len(wanted) + 1 :].split("-")[0])
+    wanted = name.replace("-", "_").lower() + "-"
+    for stem in installed:
+        if stem.lower().startswith(wanted):
+            return stem[len(wanted) :].split("-")[0]
     return "unknown" if module == name else None
 
 
@@ -176,9 +182,6 @@ def _library() -> str:
     package.rc.initialize = False
     package.rc.finalize = False
     return str(importlib.import_module("mpi4py.MPI").Get_library_version())
-
-
-# -- network ----------------------------------------------------------------------------------------
 
 
 def _addresses(name: str) -> "list[str]":
@@ -229,9 +232,6 @@ def _interfaces() -> "list[dict[str, Any]]":
                 }
             )
     return found
-
-
-# -- the machine ------------------------------------------------------------------------------------
 
 
 def _space(path: str) -> "dict[str, int] | None":
@@ -334,9 +334,6 @@ def _verbs() -> str:
 
     ctypes.CDLL("libibverbs.so.1")
     return " ".join(sorted(name for name in os.listdir("/dev/infiniband") if "uverbs" in name))
-
-
-# -- files ------------------------------------------------------------------------------------------
 
 
 def _folder(path: str, is_tried: bool = False) -> "dict[str, Any]":

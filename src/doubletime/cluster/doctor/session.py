@@ -21,7 +21,7 @@ from doubletime.errors import LaunchError
 
 _LONGEST_LINE = 1 << 26
 _END_S = 2.0
-_TOLD_NBYTES = 4096  # of what a login shell prints
+_TOLD_NBYTES = 1 << 14  # of what a login shell prints, or ssh tells
 # Run by the host's Python: reads the two sources, which then take over. The current folder is left
 # out of the path: a json.py there would be ours.
 _BEGIN = (
@@ -113,7 +113,8 @@ def local_argv() -> list[str]:
 def remote_argv(ssh: Ssh, host: str) -> list[str]:
     """The words that start an agent on another one."""
     words = ["exec", "sh", "-c", _FIND_PYTHON, "sh", sys.executable, _BEGIN]
-    return ssh.argv(host, shlex.join(words))
+    # Verbose, as it tells how far it came where it fails.
+    return ssh.argv(host, shlex.join(words), is_verbose=True)
 
 
 async def open_session(host: str, argv: Sequence[str], timeout_s: float) -> Login:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import secrets
 import socket
 import time
@@ -19,6 +18,7 @@ from doubletime.cluster.doctor.checks.links import is_slow
 from doubletime.cluster.doctor.facts import NFS, Connection, HostFacts, Rate, Refused, Survey
 from doubletime.cluster.doctor.question import HERE, Observe, Question, Visit
 from doubletime.cluster.doctor.session import Login, Lost, Session
+from doubletime.units import format_rate, plural
 
 _CLOCK_TIMES = 3
 _ASK_S = 30.0  # what a host may take for its facts: some of it asks slow programs
@@ -55,7 +55,6 @@ class Tour:
         """
         try:
             await self._visit_all()
-            await self._explain_refusals()
             names = [name for name in self._names if name in self._facts]
             _, (listening, connections) = await asyncio.gather(
                 self._try_folder(names), self._connect(names)
@@ -118,7 +117,7 @@ class Tour:
         self._facts[name] = facts = HostFacts(
             name, record, self._slots.get(name), self._noise[name], clock_s, error_s
         )
-        what = f"{facts.cores} cores, Python {record['python']['version']}, {facts.mpi or 'no MPI'}"
+        what = f"{plural(facts.cores, 'core')}, {facts.mpi or 'no MPI'}"
         self._observe(Visit(name, "facts", True, what))
 
     def _wanted(self) -> dict[str, Any]:
@@ -137,21 +136,6 @@ class Tour:
         self._observe(Visit(name, step, False, why))
         if name == self._here:
             raise RuntimeError(f"the agent on this machine ends: {why}")
-
-    # -- who was not let in -----------------------------------------------------------------------
-
-    async def _explain_refusals(self) -> None:
-        """Ask again, loudly, those that took no key: one may be locked by a passphrase."""
-        asked = [
-            name
-            for name, found in self._refused.items()
-            if found.trouble in (ssh_.Trouble.KEY_REFUSED, ssh_.Trouble.PASSWORD)
-        ]
-        ssh, timeout_s = self._question.ssh, self._question.timeout_s
-        said = await asyncio.to_thread(ssh_.run_on, asked, "true", ssh, timeout_s, is_verbose=True)
-        for name, reply in said.items():
-            if b"Server accepts key" in reply.stderr:
-                self._refused[name] = replace(self._refused[name], is_locked=True)
 
     def _known_hosts(self) -> dict[str, str]:
         return {
@@ -222,11 +206,13 @@ class Tour:
             self._observe(Visit(name, "links"))
         rates = await pairs.rates(self._sessions, listening, connections, self._lost)
         for name in listening:
-            own = [each for each in rates if each.source == name]
-            if own:
-                slowest = min(own, key=lambda each: each.bytes_per_s)
-                what = f"{slowest.bytes_per_s * 8e-9:.2g} Gbit/s"
-                self._observe(Visit(name, "links", not is_slow(slowest), what))
+            own = sorted(
+                (each for each in rates if each.source == name), key=lambda each: each.bytes_per_s
+            )
+            if own:  # the middle one: a slow link is not to tell against the host at its other end
+                middle = own[len(own) // 2]
+                what = format_rate(middle.bytes_per_s)
+                self._observe(Visit(name, "links", not is_slow(middle), what))
         self.bandwidth_s = time.monotonic() - begin_s
         return rates
 
@@ -249,11 +235,12 @@ def local_name(names: Sequence[str]) -> str | None:
 
 
 def _refused(login: Login) -> Refused:
-    reply = login.reply
-    trouble = ssh_.trouble(reply.exit_code, reply.stderr)
-    if trouble is ssh_.Trouble.OTHER and not re.search(rb"(?i)ssh", reply.stderr):
-        trouble = None  # a login shell may end with 255 as well
-    return Refused(reply, trouble, login.has_python)
+    told = login.reply.stderr
+    reply = replace(login.reply, stderr=ssh_.without_steps(told))
+    is_inside = ssh_.AUTHENTICATED in told
+    trouble = None if is_inside and reply.exit_code else ssh_.trouble(reply.exit_code, reply.stderr)
+    is_locked = ssh_.ACCEPTED in told and not is_inside
+    return Refused(reply, trouble, login.has_python, is_locked, is_inside)
 
 
 async def _clock(host: Session) -> tuple[float, float]:

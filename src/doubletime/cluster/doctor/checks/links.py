@@ -138,6 +138,7 @@ def rates(survey: Survey) -> Iterator[Finding]:
             continue
         best = max(mine, key=lambda each: each.bytes_per_s)
         yield _slow(
+            survey,
             best,
             host,
             f"{host} {' and '.join(word for word, _ in directions)} "
@@ -150,6 +151,7 @@ def rates(survey: Survey) -> Iterator[Finding]:
         if (each.source, each.target) not in told:
             told |= {(each.source, each.target), (each.target, each.source)}
             yield _slow(
+                survey,
                 each,
                 _pair(each.source, each.target),
                 f"the link from {each.source} to {each.target} carries "
@@ -162,18 +164,18 @@ def is_slow(rate: Rate) -> bool:
     return rate.bytes_per_s * SLOW <= rate.good_bytes_per_s
 
 
-def _slow(rate: Rate, host: str, what: str) -> Finding:
+def _slow(survey: Survey, rate: Rate, host: str, what: str) -> Finding:
     times = rate.good_bytes_per_s / max(rate.bytes_per_s, 1.0)
+    suspect = host if host in survey.names else rate.source
+    name = next((i.name for facts, i in _chosen(survey) if facts.host == suspect), "eth0")
     return Finding(
         "link-slow",
         what,
         host,
         f"a collective goes at the pace of its slowest link: about {times:.1f} times as long "
         "for all ranks",
-        f"on {host.partition(' - ')[0]}: sudo ethtool $(ip -o route get "
-        f"$(getent hosts {rate.target if rate.source in host else rate.source} | cut -d' ' -f1) | "
-        "grep -o 'dev [^ ]*' | cut -c5-) | grep -e Speed -e Duplex; another cable or port; "
-        "or leave it out",
+        survey.at(suspect, f"sudo ethtool {name}") + "   (Speed, Duplex); another cable or port of "
+        f"the switch; or leave {suspect} out",
         Severity.WARNING,
     )
 

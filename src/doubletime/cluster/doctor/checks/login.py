@@ -91,6 +91,12 @@ def _trouble(survey: Survey, host: str, found: Refused) -> tuple[str, str, str]:
     scan = f"ssh-keyscan -H {host} >> {file}"
     said = found.reply.stderr.decode(errors="replace").strip().splitlines()
     here = survey.here.record["hostname"]
+    if found.trouble is Trouble.TIMEOUT and found.is_inside:
+        return (
+            "shell-hangs",
+            f"{host} lets us in, but its login shell runs nothing for {found.reply.time_s:.0f} s",
+            f"{login} -v true; the first line of ~/.bashrc on {host} may be {_GUARD}",
+        )
     if found.is_locked:
         return (
             "passphrase-asked",
@@ -111,8 +117,8 @@ def _trouble(survey: Survey, host: str, found: Refused) -> tuple[str, str, str]:
         ),
         Trouble.TIMEOUT: (
             "host-silent",
-            f"{host} does not answer within {found.reply.time_s:.0f} s: it is off or cut off, its "
-            "firewall drops ssh, or its login shell hangs",
+            f"{host} does not answer within {found.reply.time_s:.0f} s: it is off, cut off, or its "
+            "firewall drops ssh",
             f"ping -c 3 {host}; {login} -v true   (tells where it stops)",
         ),
         Trouble.REFUSED: (
