@@ -354,6 +354,14 @@ def test_a_clock_is_found_and_no_other(clocks: list[float], wrong_s: float) -> N
     assert (finding.kind, finding.host) == ("clock-apart", "node2")
 
 
+def test_a_host_that_stops_answering() -> None:
+    given = survey({}, {})
+    lost = {"node2": "no answer to 'facts' within 30 s"}
+    finding = _only(survey({}, {}, hosts=given.hosts[:1], lost=lost))
+    assert (finding.kind, finding.host) == ("host-lost", "node2")
+    assert "within 30 s" in finding.what
+
+
 @given(st.sampled_from(Trouble), st.binary(max_size=80))
 def test_each_trouble_of_ssh_has_a_finding(trouble: Trouble, said: bytes) -> None:
     refused = {"node2": Refused(Reply("node2", 255, b"", said, 1.0), trouble)}

@@ -121,7 +121,7 @@ def _make_key(path: Path, passphrase: str = "") -> None:
 
 
 def test_each_host_that_lets_nobody_in_is_told_with_its_reason(make_cluster: MakeCluster) -> None:
-    cluster = make_cluster(13)
+    cluster = make_cluster(14)
     folder = cluster.folder
     faults.set_names(cluster, "node1", {"node2": "127.0.1.1"})
     faults.run(cluster, "node1", "ip", "route", "add", "unreachable", "10.77.0.13")
@@ -144,7 +144,9 @@ def test_each_host_that_lets_nobody_in_is_told_with_its_reason(make_cluster: Mak
     (folder / "node12" / "bashrc").write_text("sleep 600\n")
     faults.hide_files(cluster, "node13", [_BIN, _SYSTEM_PYTHON], path="/bin:/usr/bin")
 
-    hosts = "node[1-13],nowhere"
+    cluster.freeze("node14")
+
+    hosts = "node[1-14],nowhere"
     found = _json(cluster, "--hosts", hosts, "--no-bandwidth", "--timeout", "4")
     found_ = _findings(found)
     assert {each["severity"] for each in found["findings"]} == {"error"}
@@ -163,6 +165,7 @@ def test_each_host_that_lets_nobody_in_is_told_with_its_reason(make_cluster: Mak
     _expect(found_, "shell-fails", "node11", "exit code 3", "~/.bashrc on node11")
     _expect(found_, "shell-hangs", "node12", "login shell runs nothing for 4 s", "~/.bashrc")
     _expect(found_, "python-missing", "node13", "there is no Python 3", "install python3")
+    _expect(found_, "host-silent", "node14", "does not answer within 4 s", "ping -c 3 node14")
     assert found_ == {}
     assert found["time_s"] < 20
 
