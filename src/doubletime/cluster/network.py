@@ -49,8 +49,20 @@ def settings(hosts: Sequence[str]) -> dict[str, str]:
         Variables to set; none where no other host is known here, or all are this one.
     """
     found = interface_to(hosts)
-    if found is None:
-        return {}
+    return {} if found is None else _unset(found)
+
+
+def settings_for(meeting_point: str) -> dict[str, str]:
+    """The same, for ranks who know of each other no more than the host where they meet.
+
+    Args:
+        meeting_point: name or address of a host, this one or another.
+    """
+    found = interface_to([meeting_point]) or _interface_at(meeting_point)
+    return {} if found is None else _unset(found)
+
+
+def _unset(found: Interface) -> dict[str, str]:
     wanted = variables(found, has_rdma=_RDMA.is_dir() and any(_RDMA.iterdir()))
     if "OMPI_MCA_btl_tcp_if_exclude" in os.environ:  # Open MPI refuses to hear both
         wanted.pop("OMPI_MCA_btl_tcp_if_include")
@@ -88,6 +100,18 @@ def interface_to(hosts: Sequence[str]) -> Interface | None:
         if source is not None and source in by_address:
             votes[by_address[source]] += 1
     return votes.most_common(1)[0][0] if votes else None
+
+
+def _interface_at(host: str) -> Interface | None:
+    """The interface whose address a name of this host leads to; None for loopback."""
+    own = _own_interfaces()
+    try:
+        known = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)
+    except OSError:
+        return None
+    addresses = (str(target[0]) for *_, target in sorted(known, key=lambda row: row[0]))
+    at = (own[each] for each in addresses if each in own)
+    return next((each for each in at if not ipaddress.ip_address(each.address).is_loopback), None)
 
 
 def is_here(host: str) -> bool:

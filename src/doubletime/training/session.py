@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -55,6 +56,7 @@ class Session:
 
 
 _GLOO_LETS_GO_S = 0.05
+_SOCKETS = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 _SLURM_PORTS = range(20000, 28000)  # below those that Linux gives to connections
 _session: Session | None = None
 
@@ -156,6 +158,7 @@ def _make_group(backend: str, place: environment.Place | None) -> None:
             "torch can use",
             "--backend gloo, or mpi",
         )
+    _tell_interface(place)
     if "mpi" in backend or (place is not None and not place.speaks_mpi):
         dist.init_process_group(backend)
     elif place is None:
@@ -165,6 +168,23 @@ def _make_group(backend: str, place: environment.Place | None) -> None:
     else:
         store = _slurm_store(place) if place.launcher == "Slurm" else _store_through_mpi(place)
         dist.init_process_group(backend, store=store, rank=place.rank, world_size=place.world_size)
+
+
+def _tell_interface(place: environment.Place | None, hosts: Sequence[str] = ()) -> None:
+    """Have gloo and NCCL use the interface that leads to the other hosts.
+
+    By themselves they take what this host's name leads to, be it 127.0.1.1, or the first they see,
+    be it docker0. Under `doubletime run` the rank's watch has told them already.
+    """
+    if place is None:
+        return
+    if not hosts and place.launcher == "Slurm":
+        hosts = allocation.step_hosts(os.environ)
+    meeting_point = os.environ.get("MASTER_ADDR")
+    found = network.settings(hosts)
+    if not found and meeting_point is not None:
+        found = network.settings_for(meeting_point)
+    os.environ.update({name: value for name, value in found.items() if name in _SOCKETS})
 
 
 def _store_through_mpi(place: environment.Place) -> dist.TCPStore:
@@ -178,6 +198,7 @@ def _store_through_mpi(place: environment.Place) -> dist.TCPStore:
     if is_root:
         store = dist.TCPStore("0.0.0.0", 0, place.world_size, True, wait_for_workers=False)
     hosts = comm.allgather(socket.gethostname())
+    _tell_interface(place, hosts)
     # By address: its name may lead elsewhere on other hosts, or nowhere.
     interface = network.interface_to(hosts) if is_root else None
     address = interface.address if interface else hosts[0]

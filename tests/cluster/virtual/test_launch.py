@@ -205,6 +205,38 @@ def test_without_mpi_over_ssh_alone(cluster: VirtualCluster) -> None:
     assert [(row["sum"], row["backend"], row["hosts"]) for row in rows] == [(2, "gloo", 2)] * 2
 
 
+def test_init_meets_where_own_names_lead_nowhere(cluster: VirtualCluster, tmp_path: Path) -> None:
+    """Started as by torchrun; gloo by itself would take 127.0.1.1, which each host calls itself."""
+    known = _lines(cluster.folder / "hosts")
+    script = str(_write(cluster, _INIT))
+    hosts = ("node1", "node2")
+    for host in hosts:
+        others = [line for line in known if not line.endswith(host)]
+        (tmp_path / host).write_text("\n".join([*others, f"127.0.1.1 {host}"]) + "\n")
+        bind = ["mount", "--bind", str(tmp_path / host), "/etc/hosts"]
+        subprocess.run([*cluster.enter(host), *bind], check=True)
+    started = []
+    try:
+        for rank, host in enumerate(hosts):
+            place = {
+                "RANK": rank, "WORLD_SIZE": 2, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1,
+                "MASTER_ADDR": cluster.host("node1").address, "MASTER_PORT": 29507,
+            }  # fmt: skip
+            variables = [f"{name}={value}" for name, value in place.items()]
+            python = str(venv() / "bin" / "python")
+            command = [*cluster.enter(host), "env", *variables, python, script]
+            started.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+        said = [process.communicate(timeout=60)[0] for process in started]
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+        cluster.end_jobs()
+        for host in hosts:
+            subprocess.run([*cluster.enter(host), "umount", "/etc/hosts"], check=True)
+    assert [json.loads(text.splitlines()[-1])["sum"] for text in said] == [2, 2]
+
+
 def test_links_of_hosts_are_measured_from_one_command(
     cluster: VirtualCluster, tmp_path: Path
 ) -> None:
