@@ -45,10 +45,10 @@ def test_it_looks_without_torch(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--hosts", "a", "--hostfile", "hosts"], "both name the hosts"),
+        (["--hosts", "a", "--hostfile", "hosts"], "both name hosts"),
         (["--hosts", "a,,b"], "a name is missing"),
         (["--hostfile", "no-such-file"], "cannot be read"),
-        (["--hosts", "a", "--ssh-config", "no-such-file"], "there is no file no-such-file"),
+        (["--hosts", "a", "--ssh-config", "no-such-file"], "there is no such file"),
         (["--hosts", "a", "--ssh-command", "no-such-ssh"], "no-such-ssh cannot be started"),
     ],
 )

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import json
-import shlex
+import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from doubletime.errors import LaunchError
+from doubletime.cli.where import (
+    HostfileOption,
+    HostsOption,
+    SshCommandOption,
+    SshConfigOption,
+    where,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -20,13 +27,8 @@ if TYPE_CHECKING:
 
 
 def doctor(
-    hosts: Annotated[
-        str | None,
-        typer.Option(help="Hosts and their slots: node1:2,node[02-16]:2.  [default: this machine]"),
-    ] = None,
-    hostfile: Annotated[
-        Path | None, typer.Option(help="A file of hosts, as mpiexec of any MPI takes it.")
-    ] = None,
+    hosts: HostsOption = None,
+    hostfile: HostfileOption = None,
     script: Annotated[
         Path | None, typer.Option(help="What is to be run: the same file on every host?")
     ] = None,
@@ -43,12 +45,8 @@ def doctor(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print all findings and facts as JSON.")
     ] = False,
-    ssh_command: Annotated[
-        str | None, typer.Option(help="A command that takes ssh's options.  [default: ssh]")
-    ] = None,
-    ssh_config: Annotated[
-        Path | None, typer.Option(help="A file to use instead of ~/.ssh/config.")
-    ] = None,
+    ssh_config: SshConfigOption = None,
+    ssh_command: SshCommandOption = None,
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds for each login.")] = 10.0,
     save: Annotated[
         bool,
@@ -60,17 +58,34 @@ def doctor(
 ) -> None:
     """Check this machine, or all hosts and every pair of them, at once, and tell what to mend.
 
+    Hosts are those that are named, else those that Slurm has allotted, else this machine alone.
     Each finding says what is wrong, on which host, why it matters for training, and the command that
     mends it. The exit code is 1 where something stands in the way of a job.
     """
     from rich.console import Console
 
+    from doubletime.cluster import allocation
     from doubletime.cluster.doctor import fixes
+    from doubletime.cluster.doctor.question import Question
+    from doubletime.cluster.ssh import Ssh
 
     # Not `reporting.console`, which knows training and with it torch: here that may be missing.
     console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
-    question = _question(
-        hosts, hostfile, script, checkpoints, bandwidth, ssh_command, ssh_config, timeout
+    asked = where(hosts, hostfile, ssh_config, ssh_command)
+    # What a whole number of seconds cannot say, the visit's own timeout does.
+    ssh = replace(asked.ssh or Ssh(), connect_timeout_s=max(1, int(timeout)))
+    wanted = asked.hosts
+    if wanted is None:
+        wanted = allocation.from_slurm(os.environ) or ()
+    question = Question(
+        hosts=wanted,
+        # Links are not followed: on other hosts they may lead elsewhere.
+        folder=Path.cwd() if script is None else script.absolute().parent,
+        checkpoints=Path.cwd() if checkpoints is None else checkpoints.absolute(),
+        script=None if script is None else script.absolute(),
+        ssh=ssh,
+        timeout_s=timeout,
+        has_bandwidth=bandwidth,
     )
     found = _diagnose(console, question, is_quiet=as_json)
     mended: list[str] = []
@@ -91,47 +106,6 @@ def doctor(
     if save:
         _save(console, found, is_quiet=as_json)
     raise typer.Exit(0 if found.is_fit else 1)
-
-
-def _question(
-    hosts: str | None,
-    hostfile: Path | None,
-    script: Path | None,
-    checkpoints: Path | None,
-    bandwidth: bool,
-    ssh_command: str | None,
-    ssh_config: Path | None,
-    timeout: float,
-) -> Question:
-    from doubletime.cluster import hosts as hosts_
-    from doubletime.cluster.doctor.question import Question
-    from doubletime.cluster.ssh import Ssh
-
-    if hosts is not None and hostfile is not None:
-        raise LaunchError("--hosts and --hostfile both name the hosts", "leave one of them out")
-    if ssh_config is not None and not ssh_config.is_file():
-        raise LaunchError(f"there is no file {ssh_config}", "--ssh-config ~/.ssh/config")
-    wanted: tuple[hosts_.Host, ...] = ()
-    if hosts is not None:
-        wanted = hosts_.parse(hosts)
-    elif hostfile is not None:
-        wanted = hosts_.read_hostfile(hostfile)
-    command = tuple(shlex.split(ssh_command or "ssh"))
-    if not command:
-        raise LaunchError("--ssh-command is empty", "--ssh-command ssh")
-    # What a whole number of seconds cannot say, the visit's own timeout does.
-    connect_s = max(1, int(timeout))
-    ssh = Ssh(command, None if ssh_config is None else ssh_config.absolute(), connect_s)
-    return Question(
-        hosts=wanted,
-        # As the shell names it: on other hosts a link may lead elsewhere.
-        folder=Path.cwd() if script is None else script.absolute().parent,
-        checkpoints=Path.cwd() if checkpoints is None else checkpoints.absolute(),
-        script=None if script is None else script.absolute(),
-        ssh=ssh,
-        timeout_s=timeout,
-        has_bandwidth=bandwidth,
-    )
 
 
 def _diagnose(console: Console, question: Question, *, is_quiet: bool) -> Diagnosis:
