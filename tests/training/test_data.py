@@ -159,3 +159,34 @@ def test_data_that_cannot_be_divided_is_refused(make, error, what):
     with pytest.raises(error) as caught:
         make()
     assert caught.value.what == what
+
+
+@given(jobs(), st.integers(1, 9), st.data())
+def test_an_epoch_left_off_on_some_ranks_goes_on_on_others(job, others, data):
+    """Before and after together, every sample once; the next epoch is whole again."""
+    others = min(others, job["length"], job["global_batch"])
+    rows = (torch.arange(job["length"]),)
+    step = data.draw(st.integers(0, -(-job["length"] // job["global_batch"])))
+    seen = []
+    for sampler in _samplers(job):
+        batches = Batches(rows, sampler)
+        for _, (numbers,) in zip(range(step), batches, strict=False):
+            seen += numbers.tolist()[: batches.count]
+    whole = []
+    for sampler in _samplers({**job, "world_size": others}):
+        batches = Batches(rows, sampler)
+        batches.resume(0, step)
+        assert len(batches) == len(sampler)
+        for (numbers,) in batches:
+            seen += numbers.tolist()[: batches.count]
+        for (numbers,) in batches:
+            whole += numbers.tolist()[: batches.count]
+        assert sampler.epoch == 1
+    assert sorted(seen) == sorted(whole) == list(range(job["length"]))
+
+
+@pytest.mark.parametrize(("epoch", "step"), [(-1, 0), (0, -1), (0, 4)])
+def test_a_step_that_is_none_is_refused(epoch, step):
+    sampler = ShardedSampler(10, 4, rank=0, world_size=1)
+    with pytest.raises(DataError, match=f"step {step} of epoch {epoch} .* 3 steps an epoch"):
+        Batches((torch.arange(10),), sampler).resume(epoch, step)

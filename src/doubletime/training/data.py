@@ -78,15 +78,16 @@ class ShardedSampler(Sampler[list[int]]):
         self.shuffle = shuffle
         self.seed = seed
         self.epoch = 0
+        self.first = 0  # the global batch with which the current epoch begins
 
     def __len__(self) -> int:
         """Global batches per epoch, the same on every rank."""
         return -(-self.length // self.global_batch)
 
     def shares(self) -> Iterator[Share]:
-        """This rank's share of each global batch of the current epoch."""
+        """This rank's share of each global batch of the current epoch that is still to come."""
         order = self._order()
-        for batch in order.split(self.global_batch):
+        for batch in order.split(self.global_batch)[self.first :]:
             mine = batch[self.rank :: self.world_size]
             yield Share(mine.tolist(), len(batch), int(batch[0]))
 
@@ -120,6 +121,7 @@ class Batches:
         self.count = 0
         self.global_count = 0
         self._epochs = 0
+        self._first = 0
         self._tensors = tensors_of(data)
         self._loader: DataLoader[Any] | None = None
         if self._tensors is None:
@@ -139,10 +141,29 @@ class Batches:
         """Steps per epoch, the same on every rank."""
         return len(self.sampler)
 
+    def resume(self, epoch: int, step: int) -> None:
+        """Let the next iteration begin in the midst of an epoch, as after a restart.
+
+        Global batches do not depend on the number of ranks, so neither does what is still to come.
+
+        Args:
+            epoch: from 0.
+            step: of that epoch, from 0: the first global batch that was not trained on.
+
+        Raises:
+            DataError: if there is no such step.
+        """
+        if epoch < 0 or not 0 <= step <= len(self):
+            raise DataError(
+                f"step {step} of epoch {epoch} is none of this data, which has {len(self)} steps an epoch",
+                "resume with the data and the global batch that the job began with",
+            )
+        self._epochs, self._first = epoch, step
+
     def __iter__(self) -> Iterator[Any]:
-        """The batches of the next epoch."""
-        self.sampler.epoch = self._epochs
-        self._epochs += 1
+        """The batches of the next epoch; after `resume`, the rest of that one."""
+        self.sampler.epoch, self.sampler.first = self._epochs, self._first
+        self._epochs, self._first = self._epochs + 1, 0
         if self._loader is not None:
             loaded: Iterator[Any] = iter(self._loader)
         else:
