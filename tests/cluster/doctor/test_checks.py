@@ -243,7 +243,41 @@ def test_a_full_disk_that_all_share_is_told_once() -> None:
     assert len(found(survey(full, full, full))) == 1
 
 
+# -- cores ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("cores", "own"),
+    [
+        ({"all": 8, "own": 2, "quota": None}, 2),
+        ({"all": 8, "own": 8, "quota": 2.5}, 2),
+        ({"all": 8, "own": 8, "quota": 0.5}, 1),
+    ],
+)
+def test_cores_that_affinity_or_a_control_group_withholds(cores: dict[str, Any], own: int) -> None:
+    finding = _only(survey({}, {"cores": cores}, slots=4))
+    assert (finding.kind, finding.host) == ("cores-fewer-than-slots", "node2")
+    assert f"{own} cores for jobs, of 8" in finding.what
+
+
 # -- software ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["torch", "mpi4py", "doubletime"])
+@pytest.mark.parametrize("version", [None, "0.0.1"])
+def test_each_package_that_is_missing_or_another(name: str, version: str | None) -> None:
+    packages = record(("a",))["packages"]
+    finding = _only(survey({}, {"packages": {**packages, name: version}}))
+    kind = "package-missing" if version is None else "package-differs"
+    assert (finding.kind, finding.host) == (kind, "node2")
+    wanted = packages[name].partition("+")[0]
+    assert f"ssh node2 '/shared/venv/bin/python -m pip install {name}=={wanted}'" in finding.remedy
+
+
+def test_a_package_that_is_missing_on_this_machine_too() -> None:
+    packages = {**record(("a",))["packages"], "mpi4py": None}
+    finds = found(survey({"packages": packages}, {"packages": packages}))
+    assert sorted(finds) == [("package-missing", "node1"), ("package-missing", "node2")]
 
 
 def test_mpi_of_another_version() -> None:

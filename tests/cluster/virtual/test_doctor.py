@@ -25,15 +25,16 @@ Findings = dict[tuple[str, str], dict[str, Any]]
 
 
 def _run(
-    cluster: VirtualCluster, *options: str, cwd: Path | None = None, timeout: float = 60
+    cluster: VirtualCluster, *options: str, python: Path | str = sys.executable
 ) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "doubletime", "doctor", "--ssh-command", str(cluster.ssh)]
-    chdir = ["env", f"--chdir={cwd}"] if cwd else []
-    return cluster.exec("node1", [*chdir, *command, "--no-save", *options], timeout=timeout)
+    command = [str(python), "-m", "doubletime", "doctor", "--ssh-command", str(cluster.ssh)]
+    return cluster.exec("node1", [*command, "--no-save", *options], timeout=60)
 
 
-def _json(cluster: VirtualCluster, *options: str, cwd: Path | None = None) -> dict[str, Any]:
-    done = _run(cluster, "--json", *options, cwd=cwd)
+def _json(
+    cluster: VirtualCluster, *options: str, python: Path | str = sys.executable
+) -> dict[str, Any]:
+    done = _run(cluster, "--json", *options, python=python)
     assert done.returncode in (0, 1), done.stdout + done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     assert found["is_fit"] == (done.returncode == 0)
@@ -66,6 +67,12 @@ def test_nothing_is_found_on_a_healthy_cluster(cluster: VirtualCluster, tmp_path
     assert list(found["hosts"]) == cluster.hosts
     assert list(tmp_path.iterdir()) == [script]  # what it wrote to try the folder is gone
     assert all(cluster.job_processes(host) == [] for host in cluster.hosts)
+
+
+def test_nothing_is_found_with_any_mpi(cluster: VirtualCluster, mpi: str) -> None:
+    python = venv(mpi) / "bin" / "python"
+    found = _json(cluster, "--hosts", "node[1-2]", "--no-bandwidth", python=python)
+    assert found["findings"] == []
 
 
 def test_off_a_terminal_it_writes_plain_lines(cluster: VirtualCluster) -> None:
@@ -192,7 +199,7 @@ def test_fix_learns_keys_that_are_not_known_and_says_so(make_cluster: MakeCluste
 def test_each_host_that_differs_is_told_with_its_remedy(
     make_cluster: MakeCluster, tmp_path: Path
 ) -> None:
-    cluster = make_cluster(17)
+    cluster = make_cluster(18)
     folder = tmp_path / "job"
     folder.mkdir()
     script, checkpoints = folder / "train.py", tmp_path / "checkpoints"
@@ -213,6 +220,8 @@ def test_each_host_that_differs_is_told_with_its_remedy(
     faults.replace_file(cluster, "node9", _BIN / "mpiexec", open_mpi, 0o755)
     faults.replace_file(cluster, "node10", script, "print('there')\n")
     cluster.hide("node11", folder.parent)
+    cluster.hide("node18", folder)
+    faults.run(cluster, "node18", "sh", "-c", f"echo \"print('here')\" > {script}")
     faults.set_clock(cluster, "node12", 3600)
     faults.run(cluster, "node13", "mount", "-o", "remount,size=64m", "/dev/shm")
     faults.run(cluster, "node14", "mount", "-t", "tmpfs", "-o", "size=64k", "x", str(checkpoints))
@@ -221,7 +230,7 @@ def test_each_host_that_differs_is_told_with_its_remedy(
     cores = len(os.sched_getaffinity(0))
     found = _findings(
         _json(
-            cluster, "--hosts", f"node[1-16],node17:{cores + 1}", "--no-bandwidth",
+            cluster, "--hosts", f"node[1-16],node17:{cores + 1},node18", "--no-bandwidth",
             "--script", str(script), "--checkpoints", str(checkpoints),
         )
     )  # fmt: skip
@@ -237,6 +246,9 @@ def test_each_host_that_differs_is_told_with_its_remedy(
     _expect(found, "script-differs", "node10", "is another file", f"rsync -a {script} node10:")
     _expect(
         found, "folder-missing", "node11", f"{folder} is not on", f"mount -t nfs node1:{folder}"
+    )
+    _expect(
+        found, "folder-not-shared", "node18", "is another folder", f"mount -t nfs node1:{folder}"
     )
     _expect(found, "clock-apart", "node12", "1 h 0 min ahead", "timedatectl set-ntp true")
     _expect(found, "shm-small", "node13", "has 64 MiB", "remount,size=8G /dev/shm")

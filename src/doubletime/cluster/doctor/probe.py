@@ -29,8 +29,8 @@ _VARIABLES = re.compile(
 )
 _COMMAND_S = 10  # what a program that is asked for its version may take
 _WINDOW_S = 0.5  # over which processes' use of the cores is seen
-_BUSY = 0.02  # cores; a process below is not told of
-_GROWN_S = 1.0  # a process younger than this has no past to be judged by
+_BUSY = 0.1  # cores; a process below is not told of
+_ALWAYS = 0.9  # of the window
 
 
 def facts(question: "dict[str, Any]") -> "dict[str, Any]":
@@ -264,17 +264,23 @@ def _cores() -> "dict[str, Any]":
 
 
 def _processes() -> "dict[int, list[Any]]":
-    """Each process that we see: [name, state, CPU ticks, start in ticks since boot, parent]."""
+    """Each process that we see: [name, start, parent, CPU ticks, what it wanted in ns or None]."""
     found = {}
     for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            text = _attempt(_read, f"/proc/{entry}/stat")
-            if text:
-                name, _, rest = text[text.index("(") + 1 :].rpartition(")")
-                words = rest.split()
-                ticks = int(words[11]) + int(words[12])
-                found[int(entry)] = [name, words[0], ticks, int(words[19]), int(words[1])]
+        text = _attempt(_read, f"/proc/{entry}/stat") if entry.isdigit() else None
+        if text:
+            name, _, rest = text[text.index("(") + 1 :].rpartition(")")
+            words = rest.split()
+            wanted = None
+            if words[0] == "R":  # its time on a core and its time of waiting for one
+                wanted = _attempt(lambda e=entry: sum(map(int, _schedule(e))))
+            ticks = int(words[11]) + int(words[12])
+            found[int(entry)] = [name, words[19], int(words[1]), ticks, wanted]
     return found
+
+
+def _schedule(pid: str) -> "list[str]":
+    return _read(f"/proc/{pid}/schedstat").split()[:2]
 
 
 def _busy(
@@ -285,20 +291,18 @@ def _busy(
     pid = os.getpid()
     while pid in after and pid not in own:
         own.add(pid)
-        pid = after[pid][4]
-    per_s = os.sysconf("SC_CLK_TCK")
-    up_s = float(_read("/proc/uptime").split()[0])
+        pid = after[pid][2]
     found = []
-    for pid, (name, state, ticks, start, parent) in after.items():
+    for pid, (name, start, parent, ticks, wanted) in after.items():
         is_login = parent in own and name.startswith("ssh")
-        if pid in own or is_login or pid not in before or before[pid][3] != start:
+        if pid in own or is_login or pid not in before or before[pid][1] != start:
             continue
-        cores = (ticks - before[pid][2]) / per_s / window_s
+        cores = (ticks - before[pid][3]) / os.sysconf("SC_CLK_TCK") / window_s
+        if wanted is not None and before[pid][4] is not None:
+            # Who could run all the time wants a core, whatever others, and we, leave of it now.
+            share = (wanted - before[pid][4]) * 1e-9 / window_s
+            cores = max(cores, 1.0 if share > _ALWAYS else 0.0)
         if cores >= _BUSY:
-            # What wants a core and shares it with our own looking has had more before.
-            age_s = up_s - start / per_s
-            if state == "R" and age_s > _GROWN_S:
-                cores = max(cores, ticks / per_s / age_s)
             path = f"/proc/{pid}"
             line = _attempt(_read, path + "/cmdline") or ""
             owner = _attempt(lambda p=path: pwd.getpwuid(os.stat(p).st_uid).pw_name)
