@@ -6,6 +6,7 @@ import importlib.util
 import re
 import shutil
 import sys
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -103,12 +104,24 @@ def run(
     ] = None,
     ssh_config: SshConfigOption = None,
     ssh_command: SshCommandOption = None,
+    max_restarts: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Start the job again when it fails, so often, on the hosts that are healthy; "
+            "DOUBLETIME_RESTART tells it which time.",
+        ),
+    ] = 0,
+    min_hosts: Annotated[
+        int, typer.Option(min=1, help="With --max-restarts: on no fewer hosts.")
+    ] = 1,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the exact command instead of running it.")
     ] = False,
 ) -> None:
     """Start a program on several ranks, of this host or of many."""
-    from doubletime.cluster import job, supervise
+    from doubletime.cluster import job, persistent, supervise
+    from doubletime.cluster.restart import Policy
 
     place = where(hosts, hostfile, ssh_config, ssh_command)
     request = job.Request(
@@ -129,7 +142,15 @@ def run(
     cores = own_cores()
     if not prepared.is_across and prepared.placement.ranks > cores:
         typer.echo(f"doubletime: {prepared.placement.ranks} ranks share {cores} cores", err=True)
+    if max_restarts:
+        policy = Policy(max_restarts, min_hosts)
+        log = Path(time.strftime("restarts-%Y%m%d-%H%M%S.log"))
+        raise typer.Exit(persistent.run(request, prepared, policy, _say, log))
     raise typer.Exit(supervise.supervise(prepared.plan, prepared.implementation))
+
+
+def _say(line: str) -> None:
+    typer.echo(f"doubletime: {line}", err=True)
 
 
 def variables(pairs: list[str]) -> dict[str, str]:

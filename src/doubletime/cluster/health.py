@@ -14,6 +14,16 @@ _TIMEOUT_S = 20.0  # of a login and a Python that starts from a disk that is bus
 _ANSWER = b"doubletime is here"
 
 
+class Srun(Ssh):
+    """A host of a Slurm allocation, where nobody need be let in by ssh."""
+
+    def argv(self, host: str, remote_command: str, *, is_verbose: bool = False) -> list[str]:
+        """The words that run a shell command on a host, beside what runs there."""
+        level = ["-v"] if is_verbose else ["-Q"]
+        step = ["--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={host}"]
+        return ["srun", *level, *step, "sh", "-c", remote_command]
+
+
 def examine(hosts: Sequence[str], reach: Ssh, folder: str) -> tuple[Health, ...]:
     """Ask each host whether this interpreter, this package and a folder are there.
 

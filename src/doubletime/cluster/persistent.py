@@ -1,0 +1,78 @@
+"""A job that is started again when a rank or a whole host dies: on the hosts that are healthy."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from doubletime.cluster import allocation, health, job, restart, supervise
+from doubletime.cluster.hosts import Host
+from doubletime.cluster.job import Prepared, Request
+from doubletime.cluster.restart import Ending, Health, Policy, Story
+from doubletime.cluster.ssh import Ssh
+from doubletime.errors import LaunchError
+
+
+def run(
+    request: Request,
+    prepared: Prepared,
+    policy: Policy,
+    show: Callable[[str], None],
+    log: Path | None,
+) -> int:
+    """Carry out a plan, and again on the healthy hosts where it fails.
+
+    A host gets as many ranks as at the first start, so that fewer hosts are fewer ranks.
+
+    Args:
+        request: what was asked for.
+        prepared: what that comes to.
+        policy: how often, and on how few hosts.
+        show: shows a person what happens between starts.
+        log: a file that keeps it, made when there is something to keep; None keeps none.
+
+    Returns:
+        The exit code of the last start.
+
+    Raises:
+        LaunchError: if there are fewer hosts than must be healthy, or the job cannot be started.
+    """
+    counts = dict(prepared.placement.counts)
+    names = prepared.placement.hosts
+    if policy.min_hosts > len(names):
+        raise LaunchError(
+            f"--min-hosts {policy.min_hosts}: the job has {len(names)} host{'s' * (len(names) > 1)}",
+            f"--min-hosts {len(names)}",
+        )
+
+    def start(hosts: Sequence[str], variables: Mapping[str, str]) -> Ending:
+        if not variables:
+            return _carry_out(prepared)
+        environment = {**request.environment, **variables}
+        if not prepared.is_across:
+            return _carry_out(job.prepare(replace(request, environment=environment)))
+        rest = tuple(Host(host, counts[host]) for host in hosts)
+        again = replace(request, hosts=rest, ranks=None, per_host=None, environment=environment)
+        return _carry_out(job.prepare(again))
+
+    def examine(hosts: Sequence[str]) -> Sequence[Health]:
+        if not prepared.is_across:
+            return [Health(host) for host in hosts]
+        return health.examine(hosts, _reach(request, hosts), str(Path.cwd()))
+
+    return restart.run(names, policy, start, examine, Story(show, log))
+
+
+def _carry_out(prepared: Prepared) -> Ending:
+    return Ending(supervise.supervise(prepared.plan, prepared.implementation))
+
+
+def _reach(request: Request, hosts: Sequence[str]) -> Ssh:
+    """How a host is asked: within a batch system's allocation by its own way."""
+    allotted = {host.name for host in allocation.from_slurm(os.environ) or ()}
+    if request.ssh is None and allotted >= set(hosts) and shutil.which("srun"):
+        return health.Srun()
+    return request.ssh or Ssh()
