@@ -14,7 +14,7 @@ MPICH = "HYDRA build details:\n    Version:                                 5.0.
 OPEN_MPI = "mpiexec (Open MPI) 5.0.11\n\nReport bugs to https://www.open-mpi.org/community/help/\n"
 
 
-def record(names: tuple[str, ...], index: int = 0, **changes: Any) -> dict[str, Any]:
+def record(hosts: tuple[str, ...], index: int = 0, /, **changes: Any) -> dict[str, Any]:
     """What the agent of the index-th host tells."""
     folder = {
         "path": str(FOLDER),
@@ -25,12 +25,12 @@ def record(names: tuple[str, ...], index: int = 0, **changes: Any) -> dict[str, 
         "options": "rw,relatime",
         "space": {"total_nbytes": 1 << 40, "free_nbytes": 1 << 39, "free_files": 1 << 20},
     }
-    addresses = {name: f"10.0.0.{number + 1}" for number, name in enumerate(names)}
+    addresses = {name: f"10.0.0.{number + 1}" for number, name in enumerate(hosts)}
     own = f"10.0.0.{index + 1}"  # also of a machine that is none of the hosts
     found: dict[str, Any] = {
         "user": "ann",
         "uid": 1000,
-        "hostname": names[index] if names else "laptop",
+        "hostname": hosts[index] if hosts else "laptop",
         "system": "Linux 6.1.0 x86_64",
         "python": {
             "executable": "/shared/venv/bin/python",

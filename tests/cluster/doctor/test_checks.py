@@ -388,6 +388,13 @@ def test_a_clock_is_found_and_no_other(clocks: list[float], wrong_s: float) -> N
     assert (finding.kind, finding.host) == ("clock-apart", "node2")
 
 
+def test_a_name_that_only_ssh_knows() -> None:
+    usual = record(("node1", "node2"))
+    names = {"names": {**usual["names"], "node2": []}, "routes": {**usual["routes"], "node2": None}}
+    finding = _only(survey(names, {}))
+    assert (finding.kind, finding.host) == ("name-of-ssh-only", "node2")
+
+
 def test_a_host_that_stops_answering() -> None:
     given = survey({}, {})
     lost = {"node2": "no answer to 'facts' within 30 s"}

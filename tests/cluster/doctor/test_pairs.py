@@ -30,6 +30,14 @@ def test_addresses_that_only_a_host_itself_knows_are_not_tried() -> None:
     ]  # fmt: skip
 
 
+def test_an_address_on_no_interface_that_we_know_is_tried() -> None:
+    six = [{"routes": dict.fromkeys(("node1", "node2"), f"fd00::{index}")} for index in (1, 2)]
+    found = ways(survey(*six).hosts)
+    assert [(way.address, way.network) for way in found["node2"] if way.is_chosen] == [
+        ("fd00::2", "fd00::2/128")
+    ]
+
+
 def test_a_second_network_that_two_hosts_have_is_tried_too() -> None:
     second = [
         {"interfaces": [*record(("a", "b"), index)["interfaces"],

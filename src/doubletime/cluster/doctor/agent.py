@@ -78,8 +78,13 @@ class _Listener:
 
     def start(self) -> int:
         """Returns the port, one that the system chooses, as MPI's are."""
-        server = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        server.bind(("", 0))
+        try:
+            server = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
+            server.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)  # of both kinds
+            server.bind(("::", 0))
+        except OSError:
+            server = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+            server.bind(("", 0))
         server.listen(256)
         threading.Thread(target=self._accept, args=(server,), daemon=True).start()
         return int(server.getsockname()[1])

@@ -27,6 +27,7 @@ CHECKS: tuple[Callable[[Survey], Iterable[Finding]], ...] = (
     login.noise,
     login.account,
     names.unknown,
+    names.known_to_ssh_only,
     names.loopback,
     names.here_loopback,
     names.different,

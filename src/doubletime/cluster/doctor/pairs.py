@@ -60,6 +60,8 @@ def ways(facts: Sequence[HostFacts]) -> dict[str, list[Way]]:
             is_shared = not interface.is_inward and taken[interface.address] == 1
             if is_chosen or (is_shared and _is_elsewhere(interface.network, each, facts)):
                 found[each.host].append(Way(interface.address, interface.network, is_chosen))
+        if chosen is not None and not any(way.is_chosen for way in found[each.host]):
+            found[each.host].append(Way(chosen, str(ipaddress.ip_network(chosen)), True))  # IPv6
     return found
 
 

@@ -27,6 +27,21 @@ def unknown(survey: Survey) -> Iterator[Finding]:
                 )
 
 
+def known_to_ssh_only(survey: Survey) -> Iterator[Finding]:
+    """Hosts that ssh reaches by a name of its own settings."""
+    for facts in survey.hosts:
+        if facts.host != survey.local and not survey.here.record["names"].get(facts.host):
+            yield Finding(
+                "name-of-ssh-only",
+                f"the name {facts.host} is known here to ssh alone (its Host and HostName)",
+                facts.host,
+                "MPI, gloo and NCCL look names up elsewhere: logins work, connections do not",
+                f"name it {facts.record['hostname']} in the hostfile if that resolves, or: "
+                f"echo 'ADDRESS {facts.host}' | sudo tee -a /etc/hosts   (on all hosts)",
+                Severity.WARNING,
+            )
+
+
 def loopback(survey: Survey) -> Iterator[Finding]:
     """Names that a host takes for its own loopback."""
     for facts in survey.hosts:
