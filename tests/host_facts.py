@@ -49,7 +49,7 @@ def record(hosts: tuple[str, ...], index: int = 0, /, **changes: Any) -> dict[st
         "library": {"text": "MPICH Version:      5.0.2\n"},
         "own_addresses": [own],
         "names": {name: [address] for name, address in addresses.items()},
-        "routes": dict.fromkeys(names, own),
+        "routes": dict.fromkeys(hosts, own),
         "interfaces": [
             {"name": "lo", "address": "127.0.0.1", "width": 8, "mtu": 65536},
             {"name": "eth0", "address": own, "width": 24, "mtu": 1500, "mbit_per_s": 1000},
