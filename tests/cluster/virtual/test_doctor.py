@@ -82,6 +82,20 @@ def test_off_a_terminal_it_writes_plain_lines(cluster: VirtualCluster) -> None:
     assert "\x1b" not in done.stdout
 
 
+def test_what_slurm_has_allotted_is_looked_at(cluster: VirtualCluster) -> None:
+    command = [sys.executable, "-m", "doubletime", "doctor", "--ssh-command", str(cluster.ssh)]
+    allotted = {
+        "SLURM_JOB_ID": "7",
+        "SLURM_JOB_NODELIST": "node[2-3]",
+        "SLURM_TASKS_PER_NODE": "1(x2)",
+    }
+    options = ["--json", "--no-save", "--no-bandwidth"]
+    done = cluster.exec("node2", [*command, *options], env=allotted)
+    found = json.loads(done.stdout)
+    assert found["findings"] == []
+    assert list(found["hosts"]) == ["node2", "node3"]
+
+
 def test_what_is_found_of_hosts_is_kept_for_others(cluster: VirtualCluster, tmp_path: Path) -> None:
     from doubletime.cluster.doctor import record
 
