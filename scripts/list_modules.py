@@ -23,11 +23,12 @@ def purpose(module: Path) -> str:
     return text.splitlines()[0].replace("|", "\\|")
 
 
-def table(folder: Path) -> str:
-    """One row a module."""
+def table(folder: Path, *, is_deep: bool = True) -> str:
+    """One row a module; those of folders within it last, if asked."""
+    below = sorted(folder.glob("*/**/*.py")) if is_deep else []
     rows = [
         f"| `{module.relative_to(folder)}` | {purpose(module)} |"
-        for module in [*sorted(folder.glob("*.py")), *sorted(folder.glob("algorithms/*.py"))]
+        for module in [*sorted(folder.glob("*.py")), *below]
         if module.name != "__init__.py"
     ]
     return "\n".join(["| module | what it is for |", "| --- | --- |", *rows])
@@ -38,7 +39,7 @@ def modules() -> str:
     floors = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
     if floors != set(FLOORS):
         raise SystemExit(f"FLOORS names {sorted(FLOORS)}, the package has {sorted(floors)}")
-    parts = [f"### `doubletime`\n\n{table(PACKAGE)}\n"]
+    parts = [f"### `doubletime`\n\n{table(PACKAGE, is_deep=False)}\n"]
     for floor in FLOORS:
         folder = PACKAGE / floor
         parts.append(f"### `{floor}`\n\n{purpose(folder / '__init__.py')}\n\n{table(folder)}\n")
