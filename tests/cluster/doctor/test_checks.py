@@ -388,6 +388,17 @@ def test_a_clock_is_found_and_no_other(clocks: list[float], wrong_s: float) -> N
     assert (finding.kind, finding.host) == ("clock-apart", "node2")
 
 
+def test_debians_own_name_matters_among_several_hosts_only() -> None:
+    def debian(*names: str) -> dict[str, Any]:
+        usual = record(names)
+        return {"names": {**usual["names"], "node1": ["127.0.1.1"]}, "own_addresses": ["127.0.1.1"]}
+
+    assert found(survey(debian("node1"))) == {}
+    finding = _only(survey(debian("node1", "node2"), {}))
+    assert (finding.kind, finding.host) == ("name-is-loopback", "node1")
+    assert "10.0.0.1 node1" in finding.remedy
+
+
 def test_a_name_that_only_ssh_knows() -> None:
     usual = record(("node1", "node2"))
     names = {"names": {**usual["names"], "node2": []}, "routes": {**usual["routes"], "node2": None}}

@@ -43,7 +43,9 @@ def known_to_ssh_only(survey: Survey) -> Iterator[Finding]:
 
 
 def loopback(survey: Survey) -> Iterator[Finding]:
-    """Names that a host takes for its own loopback."""
+    """Names that a host takes for its own loopback; of a host alone that is right."""
+    if len(survey.names) < 2:
+        return
     for facts in survey.hosts:
         for name, addresses in facts.record["names"].items():
             wrong = _first_loopback(addresses)
@@ -55,14 +57,14 @@ def loopback(survey: Survey) -> Iterator[Finding]:
                 f"{facts.host} takes {'its own name' if is_own else 'the name'} {name} for {wrong}",
                 facts.host,
                 "it tells the others that address, or listens there, and they connect to themselves",
-                _line(survey, name, facts.host, f"sudo sed -i /^127.*{name}/d /etc/hosts; "),
+                _line(survey, name, facts.host, _forget(name)),
                 Severity.WARNING if is_own else Severity.ERROR,
             )
         own = facts.record["hostname"]
         if own in facts.record["names"]:
             continue
         wrong = _first_loopback(facts.record["own_addresses"])
-        if wrong is not None and survey.names:
+        if wrong is not None:
             yield Finding(
                 "name-is-loopback",
                 f"{facts.host} takes its own name {own} for {wrong}",
@@ -108,6 +110,11 @@ def different(survey: Survey) -> Iterator[Finding]:
                     _line(survey, name, host),
                     Severity.WARNING,
                 )
+
+
+def _forget(name: str) -> str:
+    """The command that takes a name out of the lines of loopback addresses."""
+    return f'sudo sed -i -E "/^127[.]/s/\\b{name}\\b//" /etc/hosts; '
 
 
 def _first_loopback(addresses: Sequence[str]) -> str | None:
