@@ -1,13 +1,16 @@
-"""A failed rank's record: whole or not at all, the earliest first."""
+"""What a rank tells its watch: its record, and whether it is in the midst of its MPI job."""
 
-import json
+import os
+import socket
+import threading
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from doubletime import failure
-from doubletime.failure import FOLDER_VARIABLE, Failure
+from doubletime.cluster.reports import Reports
+from doubletime.failure import VARIABLE, Failure
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=200)
 records = st.builds(
@@ -21,47 +24,68 @@ records = st.builds(
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
-    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
-    return tmp_path
+def reports(monkeypatch):
+    reports = Reports(rank=3)
+    monkeypatch.setenv(VARIABLE, reports.name)
+    yield reports
+    reports.close()
 
 
-@given(st.lists(records, max_size=6, unique_by=lambda record: record.rank))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_what_is_written_is_read_earliest_first(folder, found):
-    for record in folder.iterdir():
-        record.unlink()
-    assert all(failure.write(record) for record in found)
-    assert failure.read(folder) == sorted(failure.read(folder), key=lambda record: record.time_s)
-    assert {record.rank: record for record in failure.read(folder)} == {
-        record.rank: record for record in found
-    }
+def while_listening(reports, tell):
+    """What is told is answered by the watch, here by another thread."""
+    result = []
+    telling = threading.Thread(target=lambda: result.append(tell()))
+    telling.start()
+    while telling.is_alive():
+        reports.listen()
+        telling.join(0.001)
+    return result[0]
 
 
-def test_a_rank_s_first_record_stands(folder):
+@given(records)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
+def test_a_record_arrives_whole_as_its_own_rank_s(reports, record):
+    reports.record = None
+    assert while_listening(reports, lambda: failure.write(record))
+    assert reports.record is not None
+    assert reports.record.rank == 3
+    assert (reports.record.text, reports.record.host) == (record.text, record.host)
+
+
+def test_a_long_record_arrives_too(reports):
+    record = failure.now(3, 1, "x" * 1_000_000 + "\n")
+    assert while_listening(reports, lambda: failure.write(record))
+    assert reports.record == record
+
+
+def test_a_rank_s_first_record_stands(reports):
     first, second = failure.now(3, 5, "why\n"), failure.now(3, 1, "how\n")
-    assert failure.write(first)
-    assert failure.write(second)
-    assert failure.read(folder) == [first]
+    assert while_listening(reports, lambda: failure.write(first))
+    assert while_listening(reports, lambda: failure.write(second))
+    assert reports.record == first
 
 
-def test_nobody_asks_for_records(monkeypatch, tmp_path):
-    monkeypatch.delenv(FOLDER_VARIABLE, raising=False)
-    assert not failure.write(failure.now(0, 1, "text\n"))
-    monkeypatch.setenv(FOLDER_VARIABLE, "")
-    assert not failure.write(failure.now(0, 1, "text\n"))
+def test_nobody_takes_records(monkeypatch):
+    for name in (None, "", "doubletime-nobody"):
+        monkeypatch.delenv(VARIABLE, raising=False)
+        if name is not None:
+            monkeypatch.setenv(VARIABLE, name)
+        assert not failure.write(failure.now(0, 1, "text\n"))
 
 
-def test_a_folder_that_is_gone_is_told(monkeypatch, tmp_path):
-    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "gone"))
-    assert not failure.write(failure.now(0, 1, "text\n"))
+def test_entering_and_leaving(reports):
+    while_listening(reports, failure.enter)
+    assert reports.is_inside
+    while_listening(reports, failure.leave)
+    assert not reports.is_inside
 
 
-def test_a_half_written_record_is_not_read(folder):
-    failure.write(failure.now(3, 1, "text\n"))
-    (folder / "rank-4.partial").write_text('{"rank": 4, "ho')
-    assert [record.rank for record in failure.read(folder)] == [3]
-    assert [path.name for path in folder.glob("rank-3*")] == ["rank-3.json"]
+def test_noise_does_no_harm(reports):
+    with socket.socket(socket.AF_UNIX) as caller:
+        caller.connect(failure.address(reports.name))
+        caller.sendall(b"no json\n")
+        reports.listen()
+    assert reports.record is None
 
 
 def test_the_lines_a_person_reads():
@@ -69,9 +93,4 @@ def test_the_lines_a_person_reads():
     assert record.show() == (
         "doubletime: rank 2 on host node7 failed:\nTraceback …\nValueError: no\n"
     )
-
-
-def test_the_record_is_plain_json(folder):
-    failure.write(failure.now(1, 134, "ended by signal\n"))
-    stored = json.loads((folder / "rank-1.json").read_text())
-    assert stored.keys() == {"rank", "host", "exit_code", "text", "time_s"}
+    assert failure.now(1, 2, "").host == os.uname().nodename

@@ -1,22 +1,25 @@
-"""The record of one failed rank: written by the rank as it ends, read by the launcher.
+"""The record of one failed rank: told by the rank to its watch, which hands it to the launcher.
 
-A launcher that reads records names a folder in the environment variable `DOUBLETIME_FAILURES`;
-the rank then writes its record there and leaves showing it to the launcher, which can put it last.
+A watch that takes records names a socket in the environment variable `DOUBLETIME_FAILURES`, for
+the rank and all that the rank starts; the rank then leaves showing the record to the launcher,
+which can put it last. A socket without a file: it needs no disk, which may be full, and leaves
+nothing behind, however all end.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
+import socket
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
-FOLDER_VARIABLE = "DOUBLETIME_FAILURES"
+VARIABLE = "DOUBLETIME_FAILURES"
 # Who fails since a peer is gone waits so long, in seconds, before it says so: the peer's own end, which
 # is noticed within this time, is the story.
 PEER_IS_KNOWN_S = 1.0
+_ANSWER_S = 2.0  # what the watch may take
 
 
 @dataclass(frozen=True)
@@ -48,58 +51,41 @@ def now(rank: int, exit_code: int, text: str) -> Failure:
 
 
 def write(failure: Failure) -> bool:
-    """Leave the record in the launcher's folder, whole or not at all.
+    """Leave the record to this rank's watch.
 
     A rank's first record stands: what it says later is about how it ended, not why.
 
     Returns:
-        False where no launcher asks for records or its folder cannot be written:
-        the caller then shows the failure itself.
+        False where nobody takes records: the caller then shows the failure itself.
     """
-    folder = os.environ.get(FOLDER_VARIABLE)
-    if not folder:
+    return _tell({"failure": asdict(failure)})
+
+
+def enter() -> None:
+    """Note that this rank has begun something that it must not leave without a word: its MPI job."""
+    _tell({"inside": True})
+
+
+def leave() -> None:
+    """Note that it has left that in order."""
+    _tell({"inside": False})
+
+
+def address(name: str) -> str:
+    """What a socket of this name is called to the kernel: in the space of names without files."""
+    return f"\0{name}"
+
+
+def _tell(message: Mapping[str, object]) -> bool:
+    """Tell the watch and wait until it has heard; False where there is none, or it is gone."""
+    name = os.environ.get(VARIABLE)
+    if not name:
         return False
-    target = Path(folder) / f"rank-{failure.rank}.json"
-    partial = target.with_suffix(".partial")
     try:
-        if target.exists():
-            return True
-        partial.write_text(json.dumps(asdict(failure)))
-        partial.rename(target)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(_ANSWER_S)
+            connection.connect(address(name))
+            connection.sendall(json.dumps(message).encode() + b"\n")
+            return connection.recv(1) != b""
     except OSError:
         return False
-    return True
-
-
-def enter(rank: int) -> None:
-    """Note that a rank has begun something that it must not leave without a word: its MPI job."""
-    _note(rank, is_inside=True)
-
-
-def leave(rank: int) -> None:
-    """Note that it has left that in order."""
-    _note(rank, is_inside=False)
-
-
-def is_inside(rank: int) -> bool:
-    """Whether a rank has entered and not left; False where no launcher asks for records."""
-    folder = os.environ.get(FOLDER_VARIABLE)
-    return bool(folder) and (Path(str(folder)) / f"inside-{rank}").exists()
-
-
-def _note(rank: int, *, is_inside: bool) -> None:
-    folder = os.environ.get(FOLDER_VARIABLE)
-    if not folder:
-        return
-    with contextlib.suppress(OSError):  # the folder may be full, or gone with its launcher
-        mark = Path(folder) / f"inside-{rank}"
-        if is_inside:
-            mark.touch()
-        else:
-            mark.unlink(missing_ok=True)
-
-
-def read(folder: Path) -> list[Failure]:
-    """All records in the folder, the earliest first."""
-    found = [Failure(**json.loads(path.read_text())) for path in folder.glob("rank-*.json")]
-    return sorted(found, key=lambda failure: failure.time_s)

@@ -68,7 +68,7 @@ def start(arguments: Sequence[str], ranks: int | None, place: Where) -> int:
             bind=False,  # a backend's threads would have to share a core with the computation
         )
     )
-    return supervise.supervise(prepared.plan, prepared.implementation)
+    return supervise.carry_out(prepared).exit_code
 
 
 def write(file: Path, text: str) -> None:

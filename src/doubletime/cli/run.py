@@ -146,7 +146,7 @@ def run(
         policy = Policy(max_restarts, min_hosts)
         log = Path(time.strftime("restarts-%Y%m%d-%H%M%S.log"))
         raise typer.Exit(persistent.run(request, prepared, policy, _say, log))
-    raise typer.Exit(supervise.supervise(prepared.plan, prepared.implementation))
+    raise typer.Exit(supervise.carry_out(prepared).exit_code)
 
 
 def _say(line: str) -> None:

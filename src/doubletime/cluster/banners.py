@@ -16,11 +16,17 @@ _HYDRA_AFTER = re.compile(
     rb"YOUR APPLICATION TERMINATED|This typically refers to a problem|Please see the FAQ page"
 )
 _PRRTE_FIRST = re.compile(
-    rb"(?:prterun|prte|mpirun|mpiexec|orterun) |Primary job |MPI_ABORT was invoked"
+    rb"(?:prterun|prte|PRTE|mpirun|mpiexec|orterun) |Primary job |MPI_ABORT was invoked"
+    rb"|A daemon failed to report back|ORTE |An ORTE daemon|A PRTE daemon"
 )
 _SINGLE = re.compile(
     rb"\[(?:mpiexec|proxy)[:@].*|Abort is in progress\.\.\.hit ctrl-c again.*"
     rb"|(?:prterun|mpirun): Forwarding signal .*"
+    # Open MPI's library in a rank whose launcher is gone: it no longer knows its own process id.
+    rb"|\[[^\]\s]+:00000\] \*\*\* .*|\0+\s*"
+    rb"|\[[^\]\s]+\] plm:ssh: Warning: setpgid.*"
+    # ssh, of a login that ends with the job.
+    rb"|Connection to \S+ closed by remote host\.\s*|client_loop: send disconnect: .*"
 )
 _SINGLE_BEGINNINGS = (
     b"[mpiexec@",
@@ -28,9 +34,13 @@ _SINGLE_BEGINNINGS = (
     b"Abort is in progress",
     b"prterun: F",
     b"mpirun: F",
+    b"Connection to ",
+    b"client_loop: s",
+    b"\0",
 )
 _MAY_BEGIN = re.compile(
-    rb"(?m)^(?:={60}|-{60}|\[mpiexec@|\[proxy:|Abort is in |(?:prte|mpi)run: F)"
+    rb"(?m)^(?:={60}|-{60}|\[mpiexec@|\[proxy:|Abort is in |(?:prte|mpi)run: F"
+    rb"|\[[^\]\s]+:00000\]|\[[^\]\s]+\] plm:|\0|Connection to |client_loop: )"
 )
 _SIGNAL = re.compile(rb"(?i)signal:?\s+(\d+)")
 
@@ -82,7 +92,7 @@ class BannerFilter:
     def flush(self) -> bytes:
         """What was held back and has not become a banner: for when nothing more comes."""
         held, self._held = self._held, b""
-        if self._inside is not None:
+        if self._inside is not None or not held.strip(b"\0"):
             self.said += held
             return b""
         if held:

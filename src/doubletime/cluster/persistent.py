@@ -67,7 +67,8 @@ def run(
 
 
 def _carry_out(prepared: Prepared) -> Ending:
-    return Ending(supervise.supervise(prepared.plan, prepared.implementation))
+    ended = supervise.carry_out(prepared)
+    return Ending(ended.exit_code, ended.cause, ended.lost_hosts, ended.interrupted_by)
 
 
 def _reach(request: Request, hosts: Sequence[str]) -> Ssh:

@@ -15,6 +15,8 @@ import psutil
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_GET_CHILD_SUBREAPER = 37
 _SHM = Path("/dev/shm")
+# What launchers start on each host above its ranks; the kernel keeps 15 letters of a name.
+_PROXIES = frozenset(("hydra_pmi_proxy", "hydra_bstrap_pr", "hydra_bstrap_proxy", "prted", "orted"))
 _KILL_S = 5.0  # a process in an uninterruptible wait (a dead disk) does not end even so
 _MAPPED_WITHIN_S = 1.0  # who makes a file maps it at once
 
@@ -36,10 +38,15 @@ def adopting_orphans() -> Iterator[None]:
 
 
 class Descendants:
-    """This process's descendants, but for children that it had before."""
+    """This process's descendants, but for children that it had before.
 
-    def __init__(self, before: Iterable[psutil.Process]) -> None:
+    Attributes:
+        spared: a child whose end another part of this process waits for, so that it must not be reaped.
+    """
+
+    def __init__(self, before: Iterable[psutil.Process], spared: int | None = None) -> None:
         self._before = set(before)
+        self.spared = spared
 
     @classmethod
     def from_now_on(cls) -> Descendants:
@@ -56,7 +63,7 @@ class Descendants:
                 found += [child, *child.children(recursive=True)]
             except psutil.NoSuchProcess:
                 continue
-        return [process for process in found if not _has_ended(process)]
+        return [process for process in found if not has_ended(process, self.spared)]
 
     def signal(self, number: int) -> None:
         """Send a signal to each."""
@@ -88,11 +95,12 @@ class Descendants:
             time.sleep(0.01)
 
 
-def _has_ended(process: psutil.Process) -> bool:
+def has_ended(process: psutil.Process, spared: int | None = None) -> bool:
+    """Whether it runs no more; a child of this process is then reaped, but for one that is spared."""
     try:
         if process.status() != psutil.STATUS_ZOMBIE:
             return False
-        if process.ppid() == os.getpid():
+        if process.ppid() == os.getpid() and process.pid != spared:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(process.pid, os.WNOHANG)
     except psutil.NoSuchProcess:
@@ -171,3 +179,20 @@ def _mapped(pid: int) -> set[int]:
         return set()
     # address, permissions, offset, device, inode, path
     return {int(line.split(maxsplit=5)[4]) for line in lines if f"{_SHM}/" in line}
+
+
+def proxies_above(pid: int) -> list[psutil.Process]:
+    """The launcher's processes on this host that a process descends from, the nearest first.
+
+    Only those of this user, and only up to the first that is something else: a login's shell or
+    sshd, or the launcher itself.
+    """
+    found: list[psutil.Process] = []
+    try:
+        for process in psutil.Process(pid).parents():
+            if process.name() not in _PROXIES or process.uids().real != os.geteuid():
+                break
+            found.append(process)
+    except psutil.NoSuchProcess:
+        pass  # it ended, and what is above it is not known
+    return found

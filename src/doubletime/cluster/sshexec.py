@@ -19,8 +19,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from doubletime import failure
-from doubletime.cluster import frames, hosts, placement
+from doubletime.cluster import channel, frames, hosts, placement
 from doubletime.cluster.frames import Frame
 from doubletime.cluster.host_agent import BEAT_S, SILENCE_S, START, Order
 from doubletime.cluster.login import Login, argv, handed_over
@@ -113,7 +112,7 @@ class _Job:
         self._hosts: list[Login] = []
         self._meeting: bytes | None = None
         # A launcher of ours above shows the ranks' own records.
-        self._is_told_elsewhere = failure.FOLDER_VARIABLE in environ
+        self._is_told_elsewhere = channel.VARIABLE in environ
         self._is_over = threading.Event()
         first_rank = 0
         try:

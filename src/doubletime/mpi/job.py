@@ -46,7 +46,7 @@ class Job:
         self.rank: int = everyone.Get_rank()
         self.world_size: int = everyone.Get_size()
         self.host = os.uname().nodename
-        failure.enter(self.rank)
+        failure.enter()
         self.world = _duplicate(mpi, everyone, timeout_s)
         self._farewell = self.world.Dup()
         self.watchdog = Watchdog(mpi, self.world.Dup(), self.host)
@@ -127,7 +127,7 @@ class Job:
         await_users(_USERS_END_WITHIN_S)
         self.watchdog.stop()
         library.finalize()
-        failure.leave(self.rank)
+        failure.leave()
         return True
 
 

@@ -1,0 +1,226 @@
+"""The watch of one rank: wait for its end, tell the launcher, and end it where the launcher is lost."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import sys
+import time
+from dataclasses import asdict
+from types import FrameType
+
+import psutil
+
+from doubletime import failure
+from doubletime.cluster import program
+from doubletime.cluster.contact import Contact
+from doubletime.cluster.front import FORWARDED
+from doubletime.cluster.output import Output
+from doubletime.cluster.processes import Descendants, has_ended, proxies_above
+from doubletime.cluster.reports import Reports
+from doubletime.failure import Failure
+
+_TURN_S = 0.25  # how late an orphan may be reaped, or a heartbeat sent
+# What a rank's own processes get once it has ended: to end by themselves, and after SIGTERM.
+_GOOD_END_S, _BAD_END_S = (0.3, 0.3), (0.0, 0.0)
+_TERMINATION_S = 0.5  # between SIGTERM and SIGKILL to a rank whose launcher is lost
+_LAST_WORDS_S = 1.0
+_READER_S = 5.0  # what a reader may take for a rank's last output
+
+
+def watch(
+    child: int, contact: Contact | None, reports: Reports | None, output: Output | None
+) -> int:
+    """Wait for the rank's end; returns what this process is to exit with.
+
+    Args:
+        child: the rank's process.
+        contact: the line to the launcher, if there is one; then `reports` is there too.
+        reports: where the rank tells how it fares.
+        output: what goes through this process of what the rank writes.
+    """
+    return _Watch(child, contact, reports, output).run()
+
+
+class _Watch:
+    """See `watch`."""
+
+    def __init__(
+        self, child: int, contact: Contact | None, reports: Reports | None, output: Output | None
+    ) -> None:
+        self._child = child
+        self._contact = contact
+        self._reports = reports
+        self._output = output
+        self._descendants = Descendants(before=(), spared=child)
+        self._status: int | None = None
+        self._was_told_to_end = False
+        self._is_to_be_gone = False  # the launcher is lost, or has said SIGKILL
+        self._kill_s: float | None = None
+        self._told = False
+        # Of the process that the launcher knows; without a launcher it is this one.
+        self._front = os.getppid() if contact is not None else None
+        self._above = [] if self._front is None else proxies_above(self._front)
+
+    def run(self) -> int:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        for number in FORWARDED:
+            signal.signal(number, self._forward)
+        if self._output is not None:
+            self._output.watch()
+        ended = os.pidfd_open(self._child)
+        while self._reap() is None:
+            self._turn(ended)
+        os.close(ended)
+        self._descendants.spared = None
+        exit_code = self._tell_end()
+        if _has_children():  # a launcher waits as long as they hold the rank's output
+            self._descendants.end(_GOOD_END_S if exit_code == 0 else _BAD_END_S)
+        self._finish_output()
+        if self._contact is not None:
+            if not self._contact.is_lost:
+                self._contact.say({"end": exit_code})
+            if self._is_to_be_gone:
+                self._end_proxies()
+            self._contact.part(_LAST_WORDS_S)
+        return exit_code
+
+    def _forward(self, number: int, _frame: FrameType | None) -> None:
+        if number in (signal.SIGTERM, signal.SIGHUP):
+            self._was_told_to_end = True
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._child, number)
+
+    def _reap(self) -> int | None:
+        """Reap whatever has ended; the rank's status once it has."""
+        while self._status is None:
+            ended, status = os.waitpid(-1, os.WNOHANG)
+            if not ended:
+                break
+            if ended == self._child:
+                self._status = status
+        return self._status
+
+    def _turn(self, *others: int) -> None:
+        """Wait until something happens, and serve it."""
+        awaited = list(others)
+        timeout_s = _TURN_S
+        if self._reports is not None:
+            awaited.append(self._reports.fileno())
+        if self._output is not None:
+            awaited += self._output.readable
+            if self._output.is_pending:
+                timeout_s = 0.02
+        if self._contact is not None:
+            self._contact.wait(timeout_s, *awaited)
+        else:
+            select.select(awaited, [], [], timeout_s)
+        if self._output is not None:
+            self._output.turn()
+        if self._reports is not None:
+            self._hear(self._reports)
+        if self._contact is not None:
+            self._obey(self._contact)
+
+    def _hear(self, reports: Reports) -> None:
+        reports.listen()
+        if reports.record is not None:
+            self._pass_on(reports.record)
+
+    def _pass_on(self, record: Failure) -> None:
+        """Hand a record to the launcher, the first one; where there is none, show it here."""
+        if self._told:
+            return
+        self._told = True
+        if self._contact is None:
+            sys.stderr.write(record.show())
+            sys.stderr.flush()
+            return
+        message = asdict(record)
+        message["age_s"] = max(0.0, time.time() - message.pop("time_s"))
+        self._contact.say({"failure": message})
+
+    def _obey(self, contact: Contact) -> None:
+        if (contact.is_lost or self._front_is_gone) and self._kill_s is None:
+            self._is_to_be_gone = contact.is_lost
+            self._was_told_to_end = True
+            self._descendants.signal(signal.SIGTERM)
+            self._kill_s = time.monotonic() + _TERMINATION_S
+        for number in contact.orders:
+            self._was_told_to_end = True
+            self._is_to_be_gone = self._is_to_be_gone or number == signal.SIGKILL
+            self._descendants.signal(number)
+        contact.orders.clear()
+        if self._kill_s is not None and time.monotonic() > self._kill_s:
+            self._descendants.signal(signal.SIGKILL)
+
+    @property
+    def _front_is_gone(self) -> bool:
+        """Whether the launcher has killed what it takes for the rank."""
+        return self._front is not None and os.getppid() != self._front
+
+    def _tell_end(self) -> int:
+        """Record how the rank has ended, unless it has told its own story; returns its exit code."""
+        if self._reports is not None:
+            self._hear(self._reports)
+        code = os.waitstatus_to_exitcode(self._status or 0)
+        exit_code = 128 - code if code < 0 else code
+        if self._was_told_to_end or self._told or code == 128 + signal.SIGINT:
+            # Who was told to end is not the cause; who has told its own story needs no second one.
+            return exit_code
+        if code == 0 and self._reports is not None and self._reports.is_inside:
+            exit_code = 1
+            self._record(
+                exit_code,
+                "left with exit code 0 in the midst of its MPI job, as by os._exit(0): "
+                "other ranks may wait\n",
+            )
+        elif code < 0:
+            self._record(exit_code, f"died by signal {-code} ({_signal_name(-code)})\n")
+        elif code > 0 and self._contact is not None:
+            self._record(exit_code, f"exited with code {code}\n")
+        return exit_code
+
+    def _record(self, exit_code: int, text: str) -> None:
+        self._pass_on(failure.now(program.rank(), exit_code, text))
+
+    def _finish_output(self) -> None:
+        if self._output is None:
+            return
+        end_s = time.monotonic() + _READER_S
+        while not self._output.drain() and time.monotonic() < end_s:
+            if self._contact is not None and not self._contact.is_lost:
+                self._contact.wait(0.02)
+            else:
+                time.sleep(0.02)
+
+    def _end_proxies(self) -> None:
+        """End what the launcher has started on this host, as it cannot any more."""
+        for stream in (1, 2):  # whose end some of them await
+            with contextlib.suppress(OSError):
+                os.close(stream)
+        above = self._above
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            for proxy in above:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    proxy.send_signal(number)
+            end_s = time.monotonic() + _TERMINATION_S
+            while not all(map(has_ended, above)) and time.monotonic() < end_s:
+                time.sleep(0.02)
+
+
+def _has_children() -> bool:
+    try:
+        os.waitpid(-1, os.WNOHANG)
+    except ChildProcessError:
+        return False
+    return True
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return "unknown"

@@ -1,0 +1,247 @@
+"""What breaks under a job across hosts: whatever it is, the job ends everywhere, and the cause is named once."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+from ranks import Job, Ranks, start_command, venv
+from vcluster import jobs
+from vcluster.cluster import VirtualCluster
+
+_HOSTS = ("node1", "node2", "node3")
+_ENDS_WITHIN_S = 10.0
+# Each rank has a process that has left its session, and waits in MPI for what never comes.
+_WAITING = """
+    import os, subprocess, sys
+    from mpi4py import MPI
+    worker = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    MPI.COMM_WORLD.Barrier()
+    os.write(1, b"up\\n")
+    MPI.COMM_WORLD.recv(source=(MPI.COMM_WORLD.rank + 1) % MPI.COMM_WORLD.size)
+"""
+# Until told to stop, sums that must be right.
+_SUMMING = """
+    import os, sys, time, pathlib, torch, torch.distributed as dist
+    dist.init_process_group("mpi")
+    stop, steps = torch.zeros(1), 0
+    while not stop:
+        total = torch.full((1000,), dist.get_rank() + 1.0)
+        dist.all_reduce(total)
+        assert (total == 6).all()
+        stop.fill_(pathlib.Path(sys.argv[1]).exists())
+        dist.all_reduce(stop)
+        steps += 1
+        if steps == 3:
+            os.write(1, b"up\\n")
+        time.sleep(0.02)
+    os.write(1, f"done\\n".encode())
+    dist.destroy_process_group()
+"""
+
+
+@dataclass(frozen=True)
+class _Running:
+    """A job on node1, node2 and node3, one rank each, started on node1."""
+
+    cluster: VirtualCluster
+    job: Job
+
+    def processes(self, host: str) -> list[psutil.Process]:
+        return self.cluster.job_processes(host)
+
+    def find(self, host: str, is_it: Callable[[psutil.Process], bool]) -> psutil.Process:
+        found = [each for each in self.processes(host) if is_it(each)]
+        assert len(found) == 1, (found, self.processes(host))
+        return found[0]
+
+    def launcher(self) -> psutil.Process:
+        """`doubletime run` itself, not what has entered the host and waits for it."""
+        return self.find(
+            "node1",
+            lambda each: each.cmdline()[1:4] == ["-m", "doubletime", "run"],
+        )
+
+    def mpiexec(self) -> psutil.Process:
+        return self.launcher().children()[0]
+
+    def rank(self, host: str) -> psutil.Process:
+        """The rank, not its watch."""
+        return self.find(
+            host,
+            lambda each: _is_rank(each) and not any(map(_is_rank, each.children())),
+        )
+
+    def own(self, host: str) -> list[psutil.Process]:
+        """What the job runs on a host, but for the login's sshd."""
+        return [each for each in self.processes(host) if not _is_sshd(each)]
+
+    def ended(self, within_s: float = _ENDS_WITHIN_S) -> tuple[Ranks, float]:
+        """How the job has ended, and the seconds until no process of it was left on any host."""
+        began_s = time.monotonic()
+        while any(map(self.processes, self.cluster.hosts)):
+            left = {host: _shown(self.processes(host)) for host in self.cluster.hosts}
+            assert time.monotonic() - began_s < within_s, (left, *self.job.output())
+            time.sleep(0.02)
+        seconds = time.monotonic() - began_s
+        return self.job.wait(60), seconds
+
+
+def _is_rank(process: psutil.Process) -> bool:
+    return "doubletime.cluster.rank" in process.cmdline()[:3] and process.name().startswith("py")
+
+
+def _is_sshd(process: psutil.Process) -> bool:
+    try:
+        return process.name() == "sshd"
+    except psutil.NoSuchProcess:
+        return True
+
+
+def _shown(processes: list[psutil.Process]) -> list[str]:
+    shown = []
+    for each in processes:
+        try:
+            shown.append(f"{each.pid} of {each.ppid()} {each.status()}: {' '.join(each.cmdline())}")
+        except psutil.NoSuchProcess:
+            continue
+    return shown
+
+
+@contextmanager
+def _running(
+    cluster: VirtualCluster,
+    mpi: str | None,
+    program: str = _WAITING,
+    hosts: tuple[str, ...] = _HOSTS,
+    args: tuple[str, ...] = (),
+    env: dict[str, str | None] | None = None,
+) -> Iterator[_Running]:
+    command = [
+        *cluster.enter("node1"),
+        *(str(venv(mpi) / "bin" / "python"), "-m", "doubletime", "run"),
+        *("--ssh-config", str(cluster.folder / "ssh_config"), "--hosts", ",".join(hosts)),
+        *(str(jobs.script(cluster, program)), *args),
+    ]
+    with start_command(command, mpi=mpi, env=env) as job:
+        try:
+            end_s = time.monotonic() + 40
+            while job.output()[0].count("up\n") < len(hosts):
+                assert job.process.poll() is None, job.output()
+                assert time.monotonic() < end_s, job.output()
+                time.sleep(0.02)
+            yield _Running(cluster, job)
+        finally:
+            cluster.end_jobs()
+
+
+def _kill_rank(running: _Running) -> None:
+    running.rank("node2").kill()
+
+
+def _kill_mpiexec(running: _Running) -> None:
+    running.mpiexec().kill()
+
+
+def _kill_launcher(running: _Running) -> None:
+    running.launcher().kill()
+
+
+def _signal(number: int) -> Callable[[_Running], None]:
+    return lambda running: running.launcher().send_signal(number)
+
+
+_FAULTS = {
+    "a rank killed": (
+        _kill_rank,
+        137,
+        "rank 1 on host node2 failed:\ndied by signal 9 (SIGKILL)\n",
+    ),
+    "mpiexec killed": (_kill_mpiexec, 137, "its mpiexec died by signal 9\n"),
+    "the launcher killed": (_kill_launcher, 137, None),  # which says nothing any more
+    "Ctrl-C": (_signal(signal.SIGINT), 130, "doubletime: ended by SIGINT\n"),
+    "terminated": (_signal(signal.SIGTERM), 143, "doubletime: ended by SIGTERM\n"),
+}
+
+
+@pytest.mark.parametrize("fault", _FAULTS)
+def test_the_job_ends_everywhere_and_says_why(
+    cluster: VirtualCluster, mpi: str, fault: str
+) -> None:
+    harm, exit_code, story = _FAULTS[fault]
+    with _running(cluster, mpi) as running:
+        harm(running)
+        ended, seconds = running.ended()
+    print(f"FIGURE {fault} {mpi} {seconds:.1f}")
+    print(ended.show())
+    if story is not None:
+        assert ended.exit_code == exit_code, ended.show()
+        assert ended.stderr.count("doubletime: ") == 1, ended.show()
+        assert story in ended.stderr[ended.stderr.index("doubletime: ") :], ended.show()
+
+
+def test_a_link_cut_for_good(cluster: VirtualCluster, mpi: str) -> None:
+    with _running(cluster, mpi) as running:
+        cluster.cut("node2")
+        began_s = time.monotonic()
+        # Each side by its own clock; only sshd goes on until it hears that its client is gone.
+        while running.own("node2") or running.processes("node1") or running.processes("node3"):
+            assert time.monotonic() - began_s < _ENDS_WITHIN_S, _shown(running.own("node2"))
+            time.sleep(0.02)
+        cut_s = time.monotonic() - began_s
+        cluster.heal("node2")
+        ended, seconds = running.ended()
+    print(f"FIGURE a link cut {mpi} {cut_s:.1f} healed {seconds:.1f}")
+    print(ended.show())
+    assert ended.exit_code == 1, ended.show()
+    assert ended.stderr.count("doubletime: ") == 1, ended.show()
+    assert "doubletime: host node2 has not answered for 6 s: " in ended.stderr, ended.show()
+
+
+def test_a_host_killed(own_cluster: VirtualCluster, mpi: str) -> None:
+    with _running(own_cluster, mpi, hosts=("node1", "node2")) as running:
+        own_cluster.kill("node2")
+        ended, seconds = running.ended()
+    print(f"FIGURE a host killed {mpi} {seconds:.1f}")
+    print(ended.show())
+    assert ended.exit_code == 1, ended.show()
+    assert ended.stderr.count("doubletime: ") == 1, ended.show()
+    assert "doubletime: host node2 " in ended.stderr, ended.show()
+
+
+def test_a_host_frozen_and_thawed(cluster: VirtualCluster, mpi: str) -> None:
+    with _running(cluster, mpi) as running:
+        cluster.freeze("node2")
+        began_s = time.monotonic()
+        try:
+            ended = running.job.process.wait(_ENDS_WITHIN_S)
+        finally:
+            cluster.thaw("node2")
+        frozen_s = time.monotonic() - began_s
+        ended, seconds = running.ended()
+    print(f"FIGURE a host frozen {mpi} {frozen_s:.1f} thawed {seconds:.1f}")
+    print(ended.show())
+    assert ended.exit_code == 1, ended.show()
+    assert ended.stderr.count("doubletime: ") == 1, ended.show()
+    assert "doubletime: host node2 has not answered for 6 s: " in ended.stderr, ended.show()
+
+
+def test_a_link_cut_for_3_s_is_survived(cluster: VirtualCluster, mpi: str, tmp_path: Path) -> None:
+    stop = tmp_path / "stop"
+    with _running(cluster, mpi, _SUMMING, args=(str(stop),)) as running:
+        cluster.cut("node2")
+        time.sleep(3)
+        cluster.heal("node2")
+        time.sleep(1)
+        stop.touch()
+        done, seconds = running.ended(30)
+    print(f"FIGURE cut for 3 s {mpi} {seconds:.1f}")
+    assert done.check().stdout.count("done\n") == 3
+    assert done.stderr == ""
