@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import select
 import selectors
@@ -193,6 +194,11 @@ class Running:
                 data = data[os.write(descriptor, data[:_PIPE_BUF]) :]
             except BrokenPipeError:  # `| head` has seen enough: end as a plain program would
                 self._signals.note(signal.SIGPIPE)
+                return
+            except OSError as error:
+                if error.errno != errno.EIO:
+                    raise
+                self._signals.note(signal.SIGHUP)  # the terminal has been closed
                 return
 
     def _obey(self, *, is_repeated: bool) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import pty
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -44,6 +47,23 @@ _SUMMING = """
         time.sleep(0.02)
     os.write(1, f"done\\n".encode())
     dist.destroy_process_group()
+"""
+# A rank whose data come from a process of its own.
+_LOADING = """
+    import os, time, torch
+    from mpi4py import MPI
+
+    class Slow(torch.utils.data.Dataset):
+        def __len__(self):
+            return 10_000
+        def __getitem__(self, index):
+            time.sleep(0.05)
+            return index
+
+    for index, _ in enumerate(torch.utils.data.DataLoader(Slow(), num_workers=1)):
+        if index == 1:
+            os.write(1, b"up\\n")
+        MPI.COMM_WORLD.Barrier()
 """
 
 
@@ -115,6 +135,18 @@ def _shown(processes: list[psutil.Process]) -> list[str]:
     return shown
 
 
+def _command(
+    cluster: VirtualCluster, mpi: str | None, script: Path, hosts: tuple[str, ...]
+) -> list[str]:
+    """`doubletime run` on node1."""
+    return [
+        *cluster.enter("node1"),
+        *(str(venv(mpi) / "bin" / "python"), "-m", "doubletime", "run"),
+        *("--ssh-config", str(cluster.folder / "ssh_config"), "--hosts", ",".join(hosts)),
+        str(script),
+    ]
+
+
 @contextmanager
 def _running(
     cluster: VirtualCluster,
@@ -124,12 +156,7 @@ def _running(
     args: tuple[str, ...] = (),
     env: dict[str, str | None] | None = None,
 ) -> Iterator[_Running]:
-    command = [
-        *cluster.enter("node1"),
-        *(str(venv(mpi) / "bin" / "python"), "-m", "doubletime", "run"),
-        *("--ssh-config", str(cluster.folder / "ssh_config"), "--hosts", ",".join(hosts)),
-        *(str(jobs.script(cluster, program)), *args),
-    ]
+    command = [*_command(cluster, mpi, jobs.script(cluster, program), hosts), *args]
     with start_command(command, mpi=mpi, env=env) as job:
         try:
             end_s = time.monotonic() + 40
@@ -187,6 +214,41 @@ def test_the_job_ends_everywhere_and_says_why(
         assert story in ended.stderr[ended.stderr.index("doubletime: ") :], ended.show()
 
 
+def test_a_data_loader_s_worker_killed(cluster: VirtualCluster) -> None:
+    with _running(cluster, "mpich", _LOADING, hosts=("node1", "node2")) as running:
+        (worker,) = running.rank("node2").children()
+        worker.kill()
+        ended, _ = running.ended()
+    assert ended.exit_code == 1, ended.show()
+    assert ended.stderr.count("doubletime: ") == 1, ended.show()
+    assert "doubletime: rank 1 on host node2 failed:\nTraceback" in ended.stderr
+    assert "killed by signal: Killed" in ended.stderr
+
+
+def test_the_terminal_closed(cluster: VirtualCluster, mpi: str) -> None:
+    terminal, inside = pty.openpty()
+    command = _command(cluster, mpi, jobs.script(cluster, _WAITING), _HOSTS)
+    process = subprocess.Popen(
+        [*("setsid", "--ctty"), *command],
+        **dict.fromkeys(("stdin", "stdout", "stderr"), inside),
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PATH": f"{venv(mpi)}/bin:{os.environ['PATH']}"},
+    )
+    os.close(inside)
+    try:
+        said = b""
+        while said.count(b"up") < len(_HOSTS):
+            said += os.read(terminal, 1000)
+    finally:
+        os.close(terminal)
+        began_s = time.monotonic()
+        while any(map(cluster.job_processes, cluster.hosts)):
+            assert time.monotonic() - began_s < _ENDS_WITHIN_S, said
+            time.sleep(0.02)
+        seconds = time.monotonic() - began_s
+        assert process.wait(10) != 0
+    print(f"FIGURE terminal closed {mpi} {seconds:.1f}")
+
+
 def test_a_link_cut_for_good(cluster: VirtualCluster, mpi: str) -> None:
     with _running(cluster, mpi) as running:
         cluster.cut("node2")
@@ -217,7 +279,7 @@ def test_a_host_killed(own_cluster: VirtualCluster, mpi: str) -> None:
 
 
 def test_a_host_frozen_and_thawed(cluster: VirtualCluster, mpi: str) -> None:
-    with _running(cluster, mpi) as running:
+    with _running(cluster, mpi, env={"DOUBLETIME_SILENCE_S": "4"}) as running:
         cluster.freeze("node2")
         began_s = time.monotonic()
         try:
@@ -230,7 +292,7 @@ def test_a_host_frozen_and_thawed(cluster: VirtualCluster, mpi: str) -> None:
     print(ended.show())
     assert ended.exit_code == 1, ended.show()
     assert ended.stderr.count("doubletime: ") == 1, ended.show()
-    assert "doubletime: host node2 has not answered for 6 s: " in ended.stderr, ended.show()
+    assert "doubletime: host node2 has not answered for 4 s: " in ended.stderr, ended.show()
 
 
 def test_a_link_cut_for_3_s_is_survived(cluster: VirtualCluster, mpi: str, tmp_path: Path) -> None:
