@@ -285,6 +285,7 @@ def _environment(mpi: str | None, mark: str, changes: Mapping[str, str | None]) 
     environment["VIRTUAL_ENV"] = str(folder)
     environment["PYTHONFAULTHANDLER"] = "1"
     environment["OMP_NUM_THREADS"] = "1"
+    environment["DOUBLETIME_LOGS"] = ""  # no folder for each job that a test starts
     environment.update(_SETTINGS[mpi or "mpich"])
     environment[_MARK] = mark
     for name, value in changes.items():

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import shutil
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -24,6 +26,7 @@ from doubletime.cluster.loaded import Library
 from doubletime.environment import own_cores
 from doubletime.errors import LaunchError
 
+LOGS_VARIABLE = "DOUBLETIME_LOGS"
 HELP = (
     "Start a program on several ranks, of this host or of many, with the MPI at hand.\n\n"
     "The program is a script (run by this Python), -m and a module, or any executable; "
@@ -104,6 +107,17 @@ def run(
     ] = None,
     ssh_config: SshConfigOption = None,
     ssh_command: SshCommandOption = None,
+    tag_output: Annotated[
+        bool, typer.Option("--tag-output", help="Begin each line with its rank and host.")
+    ] = False,
+    log_folder: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Keep what each rank writes, as rank-N.log, on its host.  [default: for a job "
+            "across hosts off a terminal, a new folder in $DOUBLETIME_LOGS or doubletime-logs]",
+        ),
+    ] = None,
     max_restarts: Annotated[
         int,
         typer.Option(
@@ -134,11 +148,16 @@ def run(
         backend=backend,
         environment=variables(env or []),
         bind=bind,
+        tag_output=tag_output,
+        log_folder=log_folder,
     )
     prepared = job.prepare(request, ctx.obj)
     if dry_run:
         typer.echo(prepared.plan.shell())
         return
+    if prepared.is_across and log_folder is None and not sys.stdout.isatty():
+        request = replace(request, log_folder=_new_log_folder())
+        prepared = replace(prepared, request=request)
     cores = own_cores()
     if not prepared.is_across and prepared.placement.ranks > cores:
         typer.echo(f"doubletime: {prepared.placement.ranks} ranks share {cores} cores", err=True)
@@ -147,6 +166,16 @@ def run(
         log = Path(time.strftime("restarts-%Y%m%d-%H%M%S.log"))
         raise typer.Exit(persistent.run(request, prepared, policy, _say, log))
     raise typer.Exit(supervise.carry_out(prepared).exit_code)
+
+
+def _new_log_folder() -> Path | None:
+    """A folder that no other run has; None where DOUBLETIME_LOGS is set to nothing."""
+    base = os.environ.get(LOGS_VARIABLE, "doubletime-logs")
+    if not base:
+        return None
+    folder = Path(base, time.strftime(f"%Y%m%d-%H%M%S-{os.getpid()}"))
+    _say(f"what each rank writes is kept in {folder}")
+    return folder
 
 
 def _say(line: str) -> None:

@@ -35,6 +35,8 @@ class Request:
         backend: of the process group where the program names none; None for what fits.
         environment: variables for the ranks.
         bind: whether each rank is bound to cores of its own; None for on this host only.
+        tag_output: whether rank and host stand before each line of output.
+        log_folder: where each rank's output goes as well; None for nowhere.
     """
 
     command: Sequence[str]
@@ -46,6 +48,8 @@ class Request:
     backend: str | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     bind: bool | None = None
+    tag_output: bool = False
+    log_folder: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -53,12 +57,14 @@ class Prepared:
     """What a request comes to.
 
     Attributes:
+        request: what was asked for.
         plan: what to start.
         implementation: whose launcher it is.
         placement: ranks on hosts.
         is_across: whether it is on other hosts than this one.
     """
 
+    request: Request
     plan: launch.LaunchPlan
     implementation: Implementation
     placement: Placement
@@ -111,7 +117,7 @@ def prepare(request: Request, library: Library | None = None) -> Prepared:
         folder=_folder(),
         interface=network.interface_to(placed.hosts) if is_across else None,
     )
-    return Prepared(plan, implementation, placed, is_across)
+    return Prepared(request, plan, implementation, placed, is_across)
 
 
 def _place(request: Request) -> tuple[Placement, bool, bool]:

@@ -74,9 +74,7 @@ def plan_local(
     )
 
 
-def carry_out(
-    prepared: Prepared, *, tag_output: bool = False, log_folder: Path | None = None
-) -> Outcome:
+def carry_out(prepared: Prepared) -> Outcome:
     """Carry out what a request comes to; see `supervise`.
 
     Raises:
@@ -86,8 +84,8 @@ def carry_out(
         prepared.plan,
         prepared.implementation,
         hosts=prepared.placement.host_of if prepared.is_across else (),
-        tag_output=tag_output,
-        log_folder=log_folder,
+        tag_output=prepared.request.tag_output,
+        log_folder=prepared.request.log_folder,
     )
 
 

@@ -250,6 +250,23 @@ def test_links_of_hosts_are_measured_from_one_command(
     assert '"node2"' in profile.read_text()
 
 
+def test_lines_are_tagged_and_kept_in_a_log_of_each_rank(
+    cluster: VirtualCluster, mpi: str, tmp_path: Path
+) -> None:
+    """Off a terminal a job across hosts keeps logs unasked, in a folder of its own."""
+    script = str(_write(cluster, "print('one\\ntwo', flush=True)"))
+    arguments = ["--hosts", "node[1-2]:1", "--tag-output", script]
+    done = _run(cluster, mpi, "node1", arguments, env={"DOUBLETIME_LOGS": str(tmp_path)}).check()
+    lines = sorted(line for line in done.stdout.splitlines() if line.endswith(("one", "two")))
+    assert [line.endswith("one") for line in lines] == [True, False, True, False]
+    assert all("0" in line and "node1" in line for line in lines[:2])
+    assert all("1" in line and "node2" in line for line in lines[2:])
+    [folder] = tmp_path.iterdir()
+    assert str(folder) in done.stderr
+    assert sorted(path.name for path in folder.iterdir()) == ["rank-0.log", "rank-1.log"]
+    assert (folder / "rank-1.log").read_text() == "one\ntwo\n"
+
+
 def test_a_host_that_does_not_answer_is_named(cluster: VirtualCluster, script: Path) -> None:
     done = _run(cluster, None, "node1", ["--hosts", "node1,node9", str(script)])
     assert done.exit_code != 0
