@@ -76,6 +76,7 @@ class Control:
 
     def __init__(self, hosts: Sequence[str], welcome: Mapping[str, object]) -> None:
         self._hosts = tuple(hosts)
+        self._began_s = time.monotonic()
         self._limit_s = silence_s()
         self._welcome = {"silence_s": self._limit_s, **welcome}
         self._listener = _listen(is_within_host=not hosts)
@@ -283,7 +284,8 @@ class Control:
                 self._hang_up(before.line)
             before.line, before.broke_s = line, None
             before.silence.heard(now)
-        self._send(line, {"welcome": self._welcome})
+        age_s = time.monotonic() - self._began_s
+        self._send(line, {"welcome": {**self._welcome, "age_s": age_s}})
         for number in self._orders:
             self._send(line, {"order": number})
 

@@ -143,14 +143,35 @@ class SharedMemoryFiles:
             for name, inode in _listing().items()
             if name not in self._before and (name in self._ours or name.startswith(self._prefixes))
         }
-        if not left:
-            return
-        for pid in psutil.pids():
-            mapped = _mapped(pid)
-            left = {name: inode for name, inode in left.items() if inode not in mapped}
-        for name in left:
+        _remove_unused(left)
+
+
+def remove_shared_memory(prefixes: Sequence[str], since_s: float) -> None:
+    """Remove this user's files in /dev/shm that no live process uses.
+
+    Args:
+        prefixes: how their names begin.
+        since_s: that they are no older than, in seconds since the epoch.
+    """
+    left = {}
+    for name, inode in _listing().items():
+        if name.startswith(tuple(prefixes)):
             with contextlib.suppress(FileNotFoundError):
-                (_SHM / name).unlink()
+                if (_SHM / name).stat().st_ctime >= since_s:
+                    left[name] = inode
+    _remove_unused(left)
+
+
+def _remove_unused(files: dict[str, int]) -> None:
+    """Remove those that no process maps: name and inode."""
+    if not files:
+        return
+    for pid in psutil.pids():
+        mapped = _mapped(pid)
+        files = {name: inode for name, inode in files.items() if inode not in mapped}
+    for name in files:
+        with contextlib.suppress(FileNotFoundError):
+            (_SHM / name).unlink()
 
 
 def _listing() -> dict[str, int]:

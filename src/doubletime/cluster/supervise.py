@@ -119,7 +119,12 @@ def supervise(
     sys.stdout.flush()
     sys.stderr.flush()
     logs = None if log_folder is None else str(log_folder.absolute())
-    control = Control(hosts, {"tag": tag_output, "log_folder": logs})
+    settings = {
+        "tag": tag_output,
+        "log_folder": logs,
+        "shm_prefixes": implementation.dialect.shm_prefixes,
+    }
+    control = Control(hosts, settings)
     try:
         with adopting_orphans(), received() as signals:
             job = Running(plan, implementation, control, signals)

@@ -18,13 +18,14 @@ from doubletime.cluster import program
 from doubletime.cluster.contact import Contact
 from doubletime.cluster.front import FORWARDED
 from doubletime.cluster.output import Output
-from doubletime.cluster.processes import Descendants, has_ended, proxies_above
+from doubletime.cluster.processes import Descendants, has_ended, proxies_above, remove_shared_memory
 from doubletime.cluster.reports import Reports
 from doubletime.failure import Failure
 
 _TURN_S = 0.25  # how late an orphan may be reaped, or a heartbeat sent
 # What a rank's own processes get once it has ended: to end by themselves, and after SIGTERM.
 _GOOD_END_S, _BAD_END_S = (0.3, 0.3), (0.0, 0.0)
+_SLACK_S = 1.0  # what the clock of a file system may differ from the host's
 _TERMINATION_S = 0.5  # between SIGTERM and SIGKILL to a rank whose launcher is lost
 _LAST_WORDS_S = 1.0
 _READER_S = 5.0  # what a reader may take for a rank's last output
@@ -59,6 +60,8 @@ class _Watch:
         self._was_told_to_end = False
         self._is_to_be_gone = False  # the launcher is lost, or has said SIGKILL
         self._kill_s: float | None = None
+        age_s = 0.0 if contact is None else contact.welcome["age_s"] + _SLACK_S
+        self._job_began_s = time.time() - age_s
         self._told = False
         # Of the process that the launcher knows; without a launcher it is this one.
         self._front = os.getppid() if contact is not None else None
@@ -78,6 +81,8 @@ class _Watch:
         exit_code = self._tell_end()
         if _has_children():  # a launcher waits as long as they hold the rank's output
             self._descendants.end(_GOOD_END_S if exit_code == 0 else _BAD_END_S)
+        if exit_code != 0 and self._contact is not None:
+            remove_shared_memory(self._contact.welcome["shm_prefixes"], self._job_began_s)
         self._finish_output()
         if self._contact is not None:
             if not self._contact.is_lost:

@@ -160,7 +160,8 @@ def _running(
     with start_command(command, mpi=mpi, env=env) as job:
         try:
             end_s = time.monotonic() + 40
-            while job.output()[0].count("up\n") < len(hosts):
+            ranks = sum(int(host.partition(":")[2] or 1) for host in hosts)
+            while job.output()[0].count("up\n") < ranks:
                 assert job.process.poll() is None, job.output()
                 assert time.monotonic() < end_s, job.output()
                 time.sleep(0.02)
@@ -212,6 +213,18 @@ def test_the_job_ends_everywhere_and_says_why(
         assert ended.exit_code == exit_code, ended.show()
         assert ended.stderr.count("doubletime: ") == 1, ended.show()
         assert story in ended.stderr[ended.stderr.index("doubletime: ") :], ended.show()
+
+
+def test_a_killed_rank_s_shared_memory_is_removed(cluster: VirtualCluster, mpi: str) -> None:
+    shm = ["ls", "/dev/shm"]
+    before = cluster.exec("node2", shm).stdout
+    with _running(cluster, mpi, hosts=("node1", "node2:2")) as running:
+        ranks = [each for each in running.processes("node2") if _is_rank(each)]
+        victim = next(each for each in ranks if not any(map(_is_rank, each.children())))
+        victim.kill()
+        ended, _ = running.ended()
+    assert ended.exit_code == 137, ended.show()
+    assert cluster.exec("node2", shm).stdout == before
 
 
 def test_a_data_loader_s_worker_killed(cluster: VirtualCluster) -> None:
