@@ -134,8 +134,7 @@ def run(
     ] = False,
 ) -> None:
     """Start a program on several ranks, of this host or of many."""
-    from doubletime.cluster import job, persistent, supervise
-    from doubletime.cluster.restart import Policy
+    from doubletime.cluster import job, supervise
 
     place = where(hosts, hostfile, ssh_config, ssh_command)
     request = job.Request(
@@ -162,6 +161,9 @@ def run(
     if not prepared.is_across and prepared.placement.ranks > cores:
         typer.echo(f"doubletime: {prepared.placement.ranks} ranks share {cores} cores", err=True)
     if max_restarts:
+        from doubletime.cluster import persistent
+        from doubletime.cluster.restart import Policy
+
         policy = Policy(max_restarts, min_hosts)
         log = Path(time.strftime("restarts-%Y%m%d-%H%M%S.log"))
         raise typer.Exit(persistent.run(request, prepared, policy, _say, log))
