@@ -25,6 +25,8 @@ _SINGLE = re.compile(
     # Open MPI's library in a rank whose launcher is gone: it no longer knows its own process id.
     rb"|\[[^\]\s]+:00000\] \*\*\* .*|\0+\s*"
     rb"|\[[^\]\s]+\] plm:ssh: Warning: setpgid.*"
+    # Our own launcher over ssh, which knows less than who supervises it.
+    rb"|doubletime: host \S+: .*"
     # ssh, of a login that ends with the job.
     rb"|Connection to \S+ closed by remote host\.\s*|client_loop: send disconnect: .*"
 )
@@ -36,11 +38,12 @@ _SINGLE_BEGINNINGS = (
     b"mpirun: F",
     b"Connection to ",
     b"client_loop: s",
+    b"doubletime: host ",
     b"\0",
 )
 _MAY_BEGIN = re.compile(
     rb"(?m)^(?:={60}|-{60}|\[mpiexec@|\[proxy:|Abort is in |(?:prte|mpi)run: F"
-    rb"|\[[^\]\s]+:00000\]|\[[^\]\s]+\] plm:|\0|Connection to |client_loop: )"
+    rb"|\[[^\]\s]+:00000\]|\[[^\]\s]+\] plm:|\0|Connection to |client_loop: |doubletime: host )"
 )
 _SIGNAL = re.compile(rb"(?i)signal:?\s+(\d+)")
 
