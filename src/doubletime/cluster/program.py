@@ -84,6 +84,13 @@ def _run_script(arguments: Sequence[str]) -> None:
     # The module stays in sys.modules until the interpreter ends: exit handlers, threads and
     # pickles find their names in it, which runpy.run_path would have taken away.
     script = arguments[0]
+    if not Path(script).is_file():
+        where = f"on host {os.uname().nodename} (looked in {Path.cwd()})"
+        _fail(
+            1,
+            f"there is no script {script} {where}\n"
+            "  remedy: put it into a folder that all hosts share (doubletime doctor --script tells)\n",
+        )
     module = ModuleType("__main__")
     module.__dict__.update(__file__=script, __builtins__=builtins, __cached__=None)
     sys.argv = list(arguments)

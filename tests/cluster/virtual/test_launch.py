@@ -273,6 +273,23 @@ def test_a_host_that_does_not_answer_is_named(cluster: VirtualCluster, script: P
     assert "node9" in done.stderr
 
 
+def test_a_script_outside_the_shared_folders_is_named(
+    cluster: VirtualCluster, mpi: str, tmp_path: Path
+) -> None:
+    script = tmp_path / "program.py"
+    script.write_text(_PROGRAM)
+    cluster.hide("node2", tmp_path)
+    try:
+        done = _run(cluster, mpi, "node1", ["--hosts", "node[1-2]:1", str(script)])
+    finally:
+        cluster.reveal("node2", tmp_path)
+    assert done.exit_code == 1
+    assert not done.stdout
+    *_, what, remedy = done.stderr.splitlines()
+    assert what.startswith(f"there is no script {script} on host node2")
+    assert remedy.startswith("  remedy: put it into a folder that all hosts share")
+
+
 def _write(cluster: VirtualCluster, program: str) -> Path:
     path = cluster.folder / "program.py"
     path.write_text(program)
