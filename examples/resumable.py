@@ -1,5 +1,5 @@
 # doubletime run -n 2 examples/resumable.py
-"""A loop that goes on from its last checkpoint on any number of ranks: run --max-restarts 3 … FOLDER."""
+"""Goes on from its last checkpoint, on any number of ranks: run --max-restarts 3 … FOLDER EPOCHS."""
 
 import io
 import os
@@ -13,8 +13,9 @@ from torch import nn
 
 import doubletime as dt
 
-EPOCHS, EVERY = int(os.environ.get("EPOCHS", "3")), 10  # EVERY: steps from checkpoint to checkpoint
 CHECKPOINT = Path(*sys.argv[1:2], "resumable.pt")  # in a folder that all hosts share
+EPOCHS = int(sys.argv[2]) if len(sys.argv) > 2 else 3
+EVERY = 10  # steps from checkpoint to checkpoint
 
 
 def save(state):

@@ -5,11 +5,13 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 
 from doubletime.cluster import network, ssh
 from doubletime.cluster.restart import Health
 from doubletime.cluster.ssh import Reply, Ssh
 
+_CONNECT_S = 5
 _TIMEOUT_S = 20.0  # of a login and a Python that starts from a disk that is busy
 _ANSWER = b"doubletime is here"
 
@@ -38,6 +40,7 @@ def examine(hosts: Sequence[str], reach: Ssh, folder: str) -> tuple[Health, ...]
     say = f"import doubletime.cluster; print({_ANSWER.decode()!r})"
     line = f"cd {shlex.quote(folder)} && exec {shlex.join([sys.executable, '-c', say])}"
     others = [host for host in hosts if not network.is_here(host)]
+    reach = replace(reach, connect_timeout_s=_CONNECT_S)
     replies = ssh.run_on(others, line, reach, _TIMEOUT_S)
     return tuple(
         Health(host, _trouble(replies[host]) if host in replies else None) for host in hosts
