@@ -101,6 +101,25 @@ def test_a_broken_line_is_made_anew_and_all_said_again(control):
     contact.close()
 
 
+def test_a_watch_that_tries_several_addresses_keeps_one_line(control):
+    several = Address(("127.0.0.1", "127.0.0.1", "localhost"), *_rest(control.address))
+    contact = Contact(several, 0)
+    line = contact._line
+    end_s = time.monotonic() + 1.5
+    while time.monotonic() < end_s:
+        contact.wait(0.05)
+    assert contact._line is line
+    control.order(15)
+    hold(contact, lambda: contact.orders == [15])
+    contact.say({"end": 0})
+    contact.part(1.0)
+    assert control.settle(2.0)
+
+
+def _rest(address):
+    return address.port, address.token
+
+
 def test_a_watch_that_is_gone_without_a_word_is_missed(control):
     contact = Contact(control.address, 0)
     contact.close()

@@ -5,8 +5,8 @@ message is one line of JSON. Nothing that is said depends on what has been said 
 either end can say all that matters once more when the line had to be made anew:
 
 * a watch: `hello` (token, rank, host, pid), `failure` (the rank's record), `end` (the rank is over);
-* the launcher: `welcome` (silence_s, tag, log_folder, shm_prefixes, and the job's age_s), `order` (a
-  signal that ends the rank);
+* the launcher: `welcome` (silence_s, tag, log_folder, shm_prefixes, and the job's age_s), `orders`
+  (all signals so far that are to end the rank);
 * both, every second: `{}`.
 
 A line that is silent for `silence_s` seconds is lost, however whole it looks: a host that is cut

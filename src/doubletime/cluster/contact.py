@@ -54,6 +54,7 @@ class Contact:
         self._limit_s = _FIRST_TIME_S
         self.welcome: dict[str, Any] = {}
         self.orders: list[int] = []
+        self._known_orders = 0
         self.is_lost = False
         while self._line is None:
             self.wait(HEARTBEAT_S / 4)
@@ -179,8 +180,9 @@ class Contact:
             self._adopt(line)
             self.welcome = dict(message["welcome"])
             self._limit_s = float(self.welcome["silence_s"])
-        if "order" in message:
-            self.orders.append(int(message["order"]))
+        orders = [int(number) for number in message.get("orders", ())]
+        self.orders += orders[self._known_orders :]
+        self._known_orders = max(self._known_orders, len(orders))
 
     def _adopt(self, line: Line) -> None:
         if line is self._line:
@@ -192,6 +194,7 @@ class Contact:
             other.close()
         self._attempts.clear()
         self._line = line
+        self._beat_s = float("-inf")  # the first beat tells that this line is the one
 
     def _drop(self) -> None:
         if self._line is not None:

@@ -86,6 +86,7 @@ class Control:
         self._lock = threading.Lock()
         self._members: dict[int, _Member] = {}
         self._strangers: dict[Line, float] = {}
+        self._spare: dict[Line, int] = {}  # a watch tries every address, and speaks on one
         self._orders: list[int] = []
         self._unreachable: set[str] = set()  # addresses that did not answer when asked
         self._is_over = False
@@ -106,7 +107,7 @@ class Control:
         self._wake.send(b"\0")
         if self._thread.is_alive():
             self._thread.join()
-        for line in [*self._strangers, *self._lines()]:
+        for line in [*self._strangers, *self._spare, *self._lines()]:
             line.close()
         self._selector.close()
         for each in (self._listener, self._wake, self._woken):
@@ -215,9 +216,9 @@ class Control:
                         self._serve(key.data, events, now)
                 for line in [line for line, end_s in self._strangers.items() if now > end_s]:
                     self._forget(line)
-                for number in self._orders[obeyed:]:
-                    self._send_all({"order": number})
-                obeyed = len(self._orders)
+                if len(self._orders) > obeyed:
+                    obeyed = len(self._orders)
+                    self._send_all({"orders": self._orders})
                 if now - beat_s >= HEARTBEAT_S:
                     beat_s = now
                     self._send_all({})
@@ -250,6 +251,8 @@ class Control:
         if line in self._strangers:
             self._greet(line, message["hello"], now)
             return
+        if line in self._spare:
+            self._exchange(line)
         member = self._of(line)
         if member is None:
             return
@@ -280,14 +283,20 @@ class Control:
                 silence=Silence(now),
             )
         else:
-            if before.line is not None:
-                self._hang_up(before.line)
-            before.line, before.broke_s = line, None
-            before.silence.heard(now)
+            self._spare[line] = rank
         age_s = time.monotonic() - self._began_s
         self._send(line, {"welcome": {**self._welcome, "age_s": age_s}})
-        for number in self._orders:
-            self._send(line, {"order": number})
+        if self._orders:
+            self._send(line, {"orders": self._orders})
+
+    def _exchange(self, line: Line) -> None:
+        """A watch has chosen another line than the one that is known."""
+        member = self._members[self._spare.pop(line)]
+        if member.line is not None:
+            self._hang_up(member.line)
+        member.line, member.broke_s = line, None
+        if self._orders:
+            self._send(line, {"orders": self._orders})
 
     def _send_all(self, message: Message) -> None:
         for line in self._lines():
@@ -304,6 +313,7 @@ class Control:
     def _forget(self, line: Line) -> None:
         """This line is broken."""
         self._strangers.pop(line, None)
+        self._spare.pop(line, None)
         member = self._of(line)
         if member is not None:
             member.line, member.broke_s = None, time.monotonic()
