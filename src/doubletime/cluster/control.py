@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import hmac
 import os
-import secrets
 import selectors
 import socket
 import threading
@@ -81,7 +80,7 @@ class Control:
         self._welcome = {"silence_s": self._limit_s, **welcome}
         self._listener = _listen(is_within_host=not hosts)
         self.address = Address(
-            _addresses(self._hosts), self._listener.getsockname()[1], secrets.token_hex(16)
+            _addresses(self._hosts), self._listener.getsockname()[1], os.urandom(16).hex()
         )
         self._lock = threading.Lock()
         self._members: dict[int, _Member] = {}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import secrets
 import socket
 import struct
 from dataclasses import replace
@@ -29,7 +28,7 @@ class Reports:
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
-        self.name = f"doubletime-{os.getpid()}-{secrets.token_hex(8)}"
+        self.name = f"doubletime-{os.getpid()}-{os.urandom(8).hex()}"
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.bind(failure.address(self.name))
         self._socket.listen()
