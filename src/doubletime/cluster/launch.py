@@ -14,6 +14,8 @@ from doubletime.environment import BIND_VARIABLE, HOSTS_VARIABLE, LAUNCHER_VARIA
 from doubletime.errors import LaunchError
 
 OURS = (LAUNCHER_VARIABLE, HOSTS_VARIABLE, BIND_VARIABLE)  # an outer job's are not this one's
+# Hydra hands to other hosts what it is told to, but never the last variable of all.
+LAST_VARIABLE = "DOUBLETIME_LAST"
 _RANK_MODULE = "doubletime.cluster.rank"
 _HANDED_OVER = frozenset(
     (
@@ -139,7 +141,8 @@ def plan(
         for name, value in wanted.items()
         if name in OURS or name not in user_environment
     }
-    return LaunchPlan((*implementation.command, *flags, *rank_command), {**added, **own})
+    last = {} if placement is None else {LAST_VARIABLE: ""}
+    return LaunchPlan((*implementation.command, *flags, *rank_command), {**added, **own, **last})
 
 
 def handed_over(environ: Mapping[str, str], also: Iterable[str] = ()) -> tuple[str, ...]:

@@ -27,7 +27,6 @@ _PIPE_BUF = select.PIPE_BUF  # a pipe that is writable takes so much without blo
 _POLL_S = 0.05
 _HELD_S = 0.2  # a launcher writes its banner at once: what waits longer for its next line is none
 _LAST_OUTPUT_S = 1.0
-_LAST = "DOUBLETIME_LAST"
 
 # Seconds after which the launcher gets SIGTERM (it then tidies up), all processes get SIGTERM, and
 # all get SIGKILL: after a rank has failed, which the launcher should see by itself; after a person has
@@ -252,8 +251,8 @@ def _environment(plan: launch.LaunchPlan, control: Control) -> dict[str, str]:
         **plan.environment,
         channel.VARIABLE: str(control.address),
     }
-    # Hydra hands to other hosts what it is told to, but never the last one of all.
-    return {**wanted, _LAST: ""}
+    wanted.pop(launch.LAST_VARIABLE, None)
+    return {**wanted, launch.LAST_VARIABLE: ""}
 
 
 def _terminal() -> dict[str, str]:

@@ -146,12 +146,14 @@ def test_uneven_from_a_host_outside_whose_name_leads_nowhere(
 
 
 def test_the_printed_command_does_the_same(cluster: VirtualCluster, mpi: str, script: Path) -> None:
-    arguments = ["--hosts", "node1:1,node2:2", "-n", "3", "--dry-run", str(script), "a b"]
+    where = ["--hosts", "node1:1,node2:2", "-n", "3", "--env", "SAID=c d"]
+    arguments = [*where, "--dry-run", str(script), "a b"]
     line = _run(cluster, mpi, "node2", arguments).check().stdout
     assert line.count("\n") == 1
     rows = _rows(_wait(cluster, [*cluster.enter("node2"), "sh", "-c", line], mpi, {}))
     assert [row["host"] for row in rows] == ["node1", "node2", "node2"]
     assert {tuple(row["argv"]) for row in rows} == {("a b",)}
+    assert [row["environment"].get("SAID") for row in rows] == ["c d"] * 3
 
 
 def test_init_finds_its_place(cluster: VirtualCluster, mpi: str) -> None:
