@@ -18,9 +18,14 @@ def expect(tensor: torch.Tensor, value: int, spots: list[int], step: str) -> Non
     assert found == spots, f"{step}: {found}, expected {spots}"
     # Eight elements at a time, which takes a seventh of the time.
     word = int.from_bytes(bytes([value] * 8), "little")
-    for chunk in tensor.view(torch.int64).split(1 << 25):
-        others = int((chunk != word).sum())
-        assert others <= len(SPOTS), f"{step}: {others} words of a chunk are wrong"
+    words = tensor.view(torch.int64)
+    others = sum(int((chunk != word).sum()) for chunk in words.split(1 << 25))
+    marked = {spot // 8 for spot in SPOTS}
+    assert others == len(marked), f"{step}: {others} words are not {value}, {len(marked)} should be"
+    for index in marked:
+        near = {8 * index + i: int(tensor[8 * index + i]) for i in range(8)}
+        wrong = {at: found for at, found in near.items() if at not in SPOTS and found != value}
+        assert not wrong, f"{step}: {wrong}, expected {value}"
 
 
 def mark(tensor: torch.Tensor, rank: int) -> list[int]:
