@@ -34,6 +34,13 @@ def test_it_prints_the_script(folder):
     assert f"#SBATCH --chdir={folder}\n" in done.stdout
     last = done.stdout.splitlines()[-1]
     assert last == f"exec {sys.executable} -m doubletime run train.py -N x"
+    # It may have been meant for Slurm.
+    assert done.stderr.startswith("note: -N after train.py is its own")
+    assert "doubletime slurm -N … train.py" in done.stderr
+
+
+def test_options_of_the_program_alone_are_nothing_to_note(folder):
+    done = run_command([*_SLURM, "train.py", "--epochs=3", "-x"], cwd=folder).check()
     assert done.stderr == ""
 
 

@@ -22,6 +22,7 @@ HELP = (
 
 
 def slurm(
+    ctx: typer.Context,
     program: Annotated[
         list[str], typer.Argument(metavar="PROGRAM [ARGS]", help="What each rank runs.")
     ],
@@ -64,6 +65,14 @@ def slurm(
 ) -> None:
     """Write the script that Slurm takes, or submit it."""
     rank_command(program)  # before it waits in a queue
+    ours = {word for option in ctx.command.params for word in option.opts}
+    behind = [word for word in program[1:] if word.partition("=")[0] in ours - {"program"}]
+    if behind:
+        typer.echo(
+            f"note: {', '.join(behind)} after {program[0]} is its own; options of slurm stand before "
+            f"it: doubletime slurm {behind[0]} … {program[0]}",
+            err=True,
+        )
     launch = batch_system.Launch(program, backend, variables(env or []), max_restarts, min_hosts)
     job = batch_system.SlurmJob(
         name=name or job_name(program),

@@ -1,4 +1,4 @@
-"""Four ranks, two on each of two hosts: sums of small and large tensors, over all and within a host."""
+"""Four ranks, two on each of two hosts: small and large tensors, over all and within a host."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+
+import doubletime as dt
 
 dist.init_process_group("mpi")
 rank, world_size = dist.get_rank(), dist.get_world_size()
@@ -36,6 +38,17 @@ for nbytes in (4, 64 << 10, 16 << 20):
 # Process ids of the two hosts coincide; each rank found its neighbour's memory all the same.
 mapped = Path("/proc/self/maps").read_text().count("memfd:doubletime")
 assert mapped == len(mine), f"{mapped} shared segments among {len(mine)} ranks of a host"
+# Between hosts large messages go in pieces, the last one a smaller one.
+count = (1 << 20) + 3
+pattern = torch.arange(count, dtype=torch.float32) % 1000
+for algorithm in ("ring", "recursive_doubling", "halving_doubling", "two_level"):
+    tensor = pattern * (rank + 1)
+    dt.all_reduce(tensor, algorithm=algorithm)
+    assert torch.equal(tensor, pattern * sum(each + 1 for each in everyone)), (rank, algorithm)
+gathered = torch.empty(world_size, count)
+dist.all_gather_into_tensor(gathered, pattern + rank)
+for each in everyone:
+    assert torch.equal(gathered[each], pattern + each), (rank, each)
 dist.barrier()
 print(f"{rank} on {host}", flush=True)
 dist.destroy_process_group()
