@@ -32,6 +32,8 @@ class Failure:
         exit_code: what the job is to exit with, 1 to 255.
         text: the traceback, or one line that says how it ended; ends in a newline.
         time_s: when, in seconds since the epoch.
+        signal: that it died by; None where it did not, or has told its own story.
+        is_bare: whether an exit code is all that is known.
     """
 
     rank: int
@@ -39,15 +41,19 @@ class Failure:
     exit_code: int
     text: str
     time_s: float
+    signal: int | None = None
+    is_bare: bool = False
 
     def show(self) -> str:
         """The lines that a person reads: which rank, where, and its traceback."""
         return f"doubletime: rank {self.rank} on host {self.host} failed:\n{self.text}"
 
 
-def now(rank: int, exit_code: int, text: str) -> Failure:
-    """A record of this process failing at this moment."""
-    return Failure(rank, os.uname().nodename, exit_code, text, time.time())
+def now(
+    rank: int, exit_code: int, text: str, *, signal: int | None = None, is_bare: bool = False
+) -> Failure:
+    """A record of this process failing at this moment; see `Failure`."""
+    return Failure(rank, os.uname().nodename, exit_code, text, time.time(), signal, is_bare)
 
 
 def write(failure: Failure) -> bool:

@@ -70,6 +70,15 @@ def test_lines_of_ranks_are_not_torn_and_none_is_lost():
         assert mine == [f"{rank} {number}" for number in range(200)]
 
 
+def test_output_that_outlives_its_rank_is_no_trouble():
+    left = (
+        '(sleep 0.$((RANK * 2)); echo late) & echo "rank $RANK"; [ $RANK = 1 ] && sleep 0.5; exit 0'
+    )
+    done = _run(2, "sh", "-c", left).check()
+    assert done.stderr == ""
+    assert sorted(done.stdout.splitlines()) == ["late", "late", "rank 0", "rank 1"]
+
+
 def test_an_unfinished_line_comes_without_delay():
     words = [*_SSHEXEC, "--hosts", "localhost:1", "--", "sh", "-c", "printf half; sleep 100"]
     with start_command(words) as job:

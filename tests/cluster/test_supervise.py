@@ -2,8 +2,11 @@
 
 from pathlib import Path
 
+import pytest
+
 from doubletime.cluster.implementations import Implementation
 from doubletime.cluster.supervise import verdict
+from doubletime.cluster.verdict import outcome
 from doubletime.failure import Failure
 
 MPICH = Implementation("MPICH", "5.0.2", Path("/mpi/bin/mpiexec"))
@@ -39,6 +42,36 @@ def test_without_a_record_the_launcher_is_heard():
 def test_a_killed_launcher_and_a_bare_exit_code():
     assert told(-9)[0] == 137
     assert told(7)[0] == 7
+
+
+def first_cause(*failures):
+    ended = outcome(MPICH, 14, failures, (), b"", interrupted_by=None)
+    return ended.rank, ended.exit_code
+
+
+def killed(time_s, by=9):
+    return Failure(2, "node2", 128 + by, f"died by signal {by}\n", time_s, signal=by)
+
+
+BARE = Failure(0, "node1", 14, "exited with code 14\n", 10.0, is_bare=True)
+
+
+@pytest.mark.parametrize("by", [4, 7, 8, 9, 11])
+def test_a_peer_that_saw_a_death_before_its_watch_is_not_the_cause(by):
+    assert first_cause(BARE, killed(10.5, by)) == (2, 128 + by)
+    assert first_cause(BARE, SECOND, killed(10.5, by)) == (2, 128 + by)
+
+
+def test_what_came_too_late_to_be_the_cause_is_none():
+    assert first_cause(BARE, killed(11.5)) == (0, 14)
+
+
+def test_a_signal_that_a_peer_s_end_may_bring_is_no_cause():
+    assert first_cause(BARE, killed(10.1, by=6)) == (0, 14)  # abort()
+
+
+def test_a_story_of_its_own_is_the_cause():
+    assert first_cause(FIRST, killed(10.1)) == (1, 3)
 
 
 def test_success_says_nothing():

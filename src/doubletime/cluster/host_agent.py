@@ -22,7 +22,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from types import FrameType
-from typing import NoReturn
+from typing import IO, NoReturn
 
 import psutil
 
@@ -179,7 +179,7 @@ class _Ranks:
             assert process.stdout is not None  # noqa: S101 (both are pipes)
             assert process.stderr is not None  # noqa: S101
             for kind, pipe in ((frames.STDOUT, process.stdout), (frames.STDERR, process.stderr)):
-                self._add(_Stream(kind, rank, pipe.fileno()))
+                self._add(_Stream(kind, rank, pipe))
             self._running[rank] = process
             self._selector.register(os.pidfd_open(process.pid), selectors.EVENT_READ, rank)
 
@@ -211,6 +211,7 @@ class _Ranks:
         if not stream.read() and stream in self._streams:
             self._streams.remove(stream)
             self._selector.unregister(stream.descriptor)
+            stream.close()
 
     def _drain(self, stream: _Stream) -> None:
         """Hand on what a stream holds now, without waiting for more."""
@@ -234,8 +235,9 @@ class _Stream:
         held: the beginning of a line, not handed on yet.
     """
 
-    def __init__(self, kind: bytes, rank: int, descriptor: int) -> None:
-        self.kind, self.rank, self.descriptor = kind, rank, descriptor
+    def __init__(self, kind: bytes, rank: int, pipe: IO[bytes]) -> None:
+        self.kind, self.rank, self.descriptor = kind, rank, pipe.fileno()
+        self._pipe = pipe  # may outlive the rank's Popen, which would close it
         self.held = b""
         self._read_s = 0.0
 
@@ -258,6 +260,10 @@ class _Stream:
         """Hand on the beginning of a line whose rest does not come."""
         if self.held and time.monotonic() - self._read_s > _HELD_S:
             self.flush()
+
+    def close(self) -> None:
+        """Let go of it, once it has ended."""
+        self._pipe.close()
 
     def flush(self) -> None:
         """Hand on what is held."""

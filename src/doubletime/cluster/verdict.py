@@ -15,6 +15,8 @@ _LOST = 1  # the exit code of a job that lost a host
 # What ranks see of a lost host may be known before its loss is.
 _SEEN_EARLIER_S = 1.0
 _NOTICED_S = 0.05  # how late the launcher's end is noticed, at most
+# What ends a process from without, or by its own fault: never by a peer's end.
+_CAUSES = frozenset({signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE})
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,7 @@ def outcome(
     """
     if died_s is not None:  # its ranks fail since they have lost it
         failures = [failure for failure in failures if failure.time_s < died_s - _NOTICED_S]
+    failures = _by_cause(failures)
     lost = tuple(loss.host for loss in losses)
     is_loss = losses and (not failures or losses[0].time_s < failures[0].time_s + _SEEN_EARLIER_S)
     if interrupted_by is None and is_loss:
@@ -76,6 +79,19 @@ def outcome(
         lost,
         interrupted_by,
     )
+
+
+def _by_cause(failures: Sequence[Failure]) -> Sequence[Failure]:
+    """The failures, the first cause first.
+
+    The MPI library of a rank may see that its peer is dead, and exit, before the peer's own watch has
+    seen it: of a busy host, the watch may be late.
+    """
+    if not failures or not failures[0].is_bare:
+        return failures
+    until_s = failures[0].time_s + _SEEN_EARLIER_S
+    causes = [each for each in failures if each.signal in _CAUSES and each.time_s < until_s]
+    return [*causes, *(each for each in failures if each not in causes)]
 
 
 def _story(losses: Sequence[Loss]) -> str:

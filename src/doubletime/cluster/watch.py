@@ -58,6 +58,7 @@ class _Watch:
         self._descendants = Descendants(before=(), spared=child)
         self._status: int | None = None
         self._was_told_to_end = False
+        self._was_killed = False  # by this watch
         self._is_to_be_gone = False  # the launcher is lost, or has said SIGKILL
         self._kill_s: float | None = None
         age_s = 0.0 if contact is None else contact.welcome["age_s"] + _SLACK_S
@@ -156,9 +157,11 @@ class _Watch:
         for number in contact.orders:
             self._was_told_to_end = True
             self._is_to_be_gone = self._is_to_be_gone or number == signal.SIGKILL
+            self._was_killed = self._was_killed or number == signal.SIGKILL
             self._descendants.signal(number)
         contact.orders.clear()
         if self._kill_s is not None and time.monotonic() > self._kill_s:
+            self._was_killed = True
             self._descendants.signal(signal.SIGKILL)
 
     @property
@@ -172,8 +175,10 @@ class _Watch:
             self._hear(self._reports)
         code = os.waitstatus_to_exitcode(self._status or 0)
         exit_code = 128 - code if code < 0 else code
-        if self._was_told_to_end or self._told or code == 128 + signal.SIGINT:
-            # Who was told to end is not the cause; who has told its own story needs no second one.
+        # Who was told to end is not the cause, unless it died of what nobody has told it: it may have been
+        # dead when word came. Who has told its own story needs no second one.
+        is_no_cause = self._was_told_to_end and (self._was_killed or code != -signal.SIGKILL)
+        if is_no_cause or self._told or code == 128 + signal.SIGINT:
             return exit_code
         if code == 0 and self._reports is not None and self._reports.is_inside:
             exit_code = 1
@@ -183,13 +188,17 @@ class _Watch:
                 "other ranks may wait\n",
             )
         elif code < 0:
-            self._record(exit_code, f"died by signal {-code} ({_signal_name(-code)})\n")
+            text = f"died by signal {-code} ({_signal_name(-code)})\n"
+            self._record(exit_code, text, signal=-code)
         elif code > 0 and self._contact is not None:
-            self._record(exit_code, f"exited with code {code}\n")
+            self._record(exit_code, f"exited with code {code}\n", is_bare=True)
         return exit_code
 
-    def _record(self, exit_code: int, text: str) -> None:
-        self._pass_on(failure.now(program.rank(), exit_code, text))
+    def _record(
+        self, exit_code: int, text: str, *, signal: int | None = None, is_bare: bool = False
+    ) -> None:
+        record = failure.now(program.rank(), exit_code, text, signal=signal, is_bare=is_bare)
+        self._pass_on(record)
 
     def _finish_output(self) -> None:
         if self._output is None:
