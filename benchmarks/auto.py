@@ -23,8 +23,8 @@ from doubletime.cluster import supervise
 from doubletime.collectives import run
 from doubletime.collectives.choice import NATIVE, Choice
 from doubletime.collectives.functions import all_reduce
-from doubletime.collectives.knowledge import profile_path, table_path
 from doubletime.collectives.party import Party, party_of
+from doubletime.collectives.places import profile_path, table_path
 from doubletime.collectives.table import Table
 from doubletime.planning import machine, peers, tune
 from doubletime.planning.load import busy_share

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from doubletime.cluster.doctor import record
+from doubletime.collectives.places import hosts_path
 from ranks import run_command
 
 
@@ -21,7 +22,7 @@ def test_this_machine_is_looked_at_and_kept(tmp_path: Path) -> None:
     done = doctor(env={"DOUBLETIME_PROFILE": str(profile)})
     assert "this machine: " in done.stdout
     assert "\x1b" not in done.stdout
-    kept = record.read(record.path_beside(profile))
+    kept = record.read(hosts_path(profile))
     assert [host.name for host in kept.hosts] == ["this machine"]
     assert kept.is_fit == (done.exit_code == 0)
 
@@ -38,8 +39,11 @@ def test_json_is_all_that_is_printed() -> None:
 
 def test_it_looks_without_torch(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise ImportError('no torch here')\n")
-    done = doctor("--no-save", env={"PYTHONPATH": str(tmp_path)})
+    profile = tmp_path / "profile.toml"
+    done = doctor(env={"PYTHONPATH": str(tmp_path), "DOUBLETIME_PROFILE": str(profile)})
     assert "this machine: " in done.stdout, done.stderr
+    assert "Traceback" not in done.stderr
+    assert hosts_path(profile).exists()
 
 
 @pytest.mark.parametrize(

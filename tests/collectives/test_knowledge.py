@@ -1,7 +1,5 @@
 """Where files are looked for, which are used, and what is said of the others."""
 
-from pathlib import Path
-
 import pytest
 
 from doubletime.collectives import knowledge
@@ -23,14 +21,6 @@ def profile(cluster):
 def table(cluster):
     decision = Decision(1024, Choice("ring"), 1.0, 1.0)
     return Table((Measured(cluster, "all_reduce", (decision,), "", ""),)).text()
-
-
-def test_places():
-    assert knowledge.profile_path({"DOUBLETIME_PROFILE": "/x/mine.toml"}) == Path("/x/mine.toml")
-    configured = knowledge.profile_path({"XDG_CONFIG_HOME": "/etc/me"})
-    assert configured == Path("/etc/me/doubletime/profile.toml")
-    assert knowledge.profile_path({}) == Path("~/.config/doubletime/profile.toml").expanduser()
-    assert knowledge.table_path(configured) == Path("/etc/me/doubletime/profile.table.toml")
 
 
 def test_files_of_this_cluster_are_used():

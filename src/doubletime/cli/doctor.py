@@ -18,6 +18,7 @@ from doubletime.cli.where import (
     SshConfigOption,
     where,
 )
+from doubletime.errors import DataError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -137,14 +138,21 @@ def _record(found: Diagnosis, mended: list[str]) -> dict[str, Any]:
 
 
 def _save(console: Console, found: Diagnosis, *, is_quiet: bool) -> None:
+    """Keep what was found, and what is known of other hosts."""
     from doubletime.cluster.doctor import record
-    from doubletime.collectives.knowledge import profile_path
+    from doubletime.collectives.places import hosts_path, profile_path
 
-    file = record.path_beside(profile_path().absolute())
+    file = hosts_path(profile_path().absolute())
+    new = record.of(found)
+    if file.exists():
+        try:
+            new = new.with_before(record.read(file))
+        except DataError as error:
+            typer.echo(f"note: what {file} held is replaced: {error.what}", err=True)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         partial = file.with_name(f".{file.name}.partial")
-        partial.write_text(record.of(found).text(), encoding="utf-8")
+        partial.write_text(new.text(), encoding="utf-8")
         partial.replace(file)
     except OSError as error:
         typer.echo(f"note: {file} could not be written: {error.strerror}; --no-save", err=True)

@@ -10,10 +10,10 @@ from pathlib import Path
 from doubletime.collectives import profile, table
 from doubletime.collectives.cluster import Cluster
 from doubletime.collectives.model import Link, Parameters
+from doubletime.collectives.places import PROFILE_VARIABLE, profile_path, table_path
 from doubletime.collectives.table import Table
 from doubletime.errors import DataError
 
-PROFILE_VARIABLE = "DOUBLETIME_PROFILE"
 # What is assumed of a cluster that has not been measured: shared memory inside, 1 Gbit/s between.
 ASSUMED = Parameters(Link(20e-6, 0.4e-9), Link(60e-6, 8e-9), 0.2e-9)
 
@@ -49,20 +49,6 @@ class Knowledge:
     parameters: Parameters
     table: Table
     complaints: tuple[str, ...] = ()
-
-
-def profile_path(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where the profile is: `DOUBLETIME_PROFILE`, or profile.toml in the user's configuration folder."""
-    named = environ.get(PROFILE_VARIABLE)
-    if named:
-        return Path(named).expanduser()
-    home = environ.get("XDG_CONFIG_HOME") or "~/.config"
-    return Path(home).expanduser() / "doubletime" / "profile.toml"
-
-
-def table_path(profile: Path) -> Path:
-    """Where the decision table is: beside the profile, profile.table.toml beside profile.toml."""
-    return profile.with_suffix(".table.toml")
 
 
 def read(environ: Mapping[str, str] = os.environ) -> tuple[Text, Text]:

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import TCPStore
 
+from doubletime.cluster import network
 from doubletime.collectives import functions
 from doubletime.mpi import ending, library
 from doubletime.planning.question import GLOO, MPI, RAW, RIVALS
@@ -120,10 +121,14 @@ def join(rivals: Sequence[str] = RIVALS) -> Iterator[Job]:
 def _store(comm: Any) -> TCPStore:
     """The store through which gloo's ranks find each other, held by rank 0."""
     hosts = comm.allgather(os.uname().nodename)
-    address = "127.0.0.1" if len(set(hosts)) == 1 else hosts[0]
+    store, at = None, None
     if comm.rank == 0:
-        store = TCPStore(address, 0, comm.size, is_master=True, wait_for_workers=False)
-        comm.bcast(store.port)
+        store = TCPStore("0.0.0.0", 0, comm.size, is_master=True, wait_for_workers=False)
+        # By address: its name may lead elsewhere on other hosts, or nowhere.
+        interface = network.interface_to(hosts)
+        at = interface.address if interface else hosts[0], store.port
+    address, port = comm.bcast(at)
+    if store is not None:
         return store
-    port = comm.bcast(None)
+    address = "127.0.0.1" if len(set(hosts)) == 1 else address
     return TCPStore(address, port, comm.size, is_master=False)

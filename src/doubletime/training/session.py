@@ -62,24 +62,7 @@ _session: Session | None = None
 
 
 def init(backend: str | None = None, device: str | torch.device | None = None) -> Session:
-    """Join the job that `mpiexec`, `srun` or `torchrun` started, or stand alone.
-
-    A second call returns the first one's session. A process group that the program made itself
-    is used as it is.
-
-    Args:
-        backend: "mpi", "gloo" or "nccl"; by default what `doubletime run --backend` says, else mpi
-            under an MPI launcher, nccl or gloo under torchrun, and no group at all for a plain
-            `python`.
-        device: where to compute; by default this rank's GPU if there is one, else the CPU.
-
-    Returns:
-        This process's part in the job.
-
-    Raises:
-        LauncherMismatchError: if the backend asked for contradicts the group that is there.
-        DoubletimeError: what the backend raises where the job cannot be joined.
-    """
+    """Join the job, or stand alone, and say nothing; `api.init` tells of arguments and errors."""
     global _session  # a process has one default group, so it has one session
     if _session is not None and (_session.backend is None or dist.is_initialized()):
         if backend not in (None, _session.backend):

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from doubletime.cluster.doctor.pairs import good_rate, peers, ways
-from doubletime.cluster.doctor.record import KIND, ClusterHosts, KnownHost, parse
-from doubletime.errors import DataError
 from host_facts import record, survey
 
 
@@ -55,20 +52,3 @@ def test_a_good_rate_is_one_that_was_seen_or_all_that_can_be_told(rates: list[fl
     good = good_rate(rates)
     assert good in (*rates, 2.5e9, 0.0)
     assert sum(rate > good for rate in rates) * 4 <= len(rates) or good == 2.5e9
-
-
-@given(st.builds(KnownHost, *[st.text(st.characters(codec="utf-8", exclude_categories=["Cc"]))] * 4,
-                 st.integers(1, 999), st.integers(0, 999),
-                 *[st.text(st.characters(codec="utf-8", exclude_categories=["Cc"]))] * 3,
-                 st.just(("NVIDIA H200, 570.86.15, 143771 MiB",))))  # fmt: skip
-def test_what_is_kept_of_hosts_is_read_again(host: KnownHost) -> None:
-    kept = ClusterHosts((host, host), True, "2026-12-02", "0.1.0")
-    assert parse(kept.text(), "file") == kept
-
-
-@given(st.text())
-def test_a_file_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(DataError, match="hosts"):
-        parse(text, "profile.hosts.toml")
-    with pytest.raises(DataError):
-        parse(f'kind = "{KIND}"\nhost = [1]\n', "profile.hosts.toml")

@@ -98,6 +98,7 @@ def test_what_slurm_has_allotted_is_looked_at(cluster: VirtualCluster) -> None:
 
 def test_what_is_found_of_hosts_is_kept_for_others(cluster: VirtualCluster, tmp_path: Path) -> None:
     from doubletime.cluster.doctor import record
+    from doubletime.collectives.places import hosts_path
 
     command = [sys.executable, "-m", "doubletime", "doctor", "--ssh-command", str(cluster.ssh)]
     options = ["--hosts", "node2:2,node3", "--no-bandwidth"]
@@ -105,7 +106,7 @@ def test_what_is_found_of_hosts_is_kept_for_others(cluster: VirtualCluster, tmp_
     environment = {"DOUBLETIME_PROFILE": str(profile)}
     done = cluster.exec("node1", [*command, *options], env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
-    file = record.path_beside(profile)
+    file = hosts_path(profile)
     assert f"hosts written to {file}" in done.stdout
     kept = record.read(file)
     assert kept.is_fit
