@@ -2,6 +2,8 @@
 
 import os
 import socket
+import subprocess
+import sys
 import time
 
 import pytest
@@ -9,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from doubletime import failure
+from doubletime.cluster.beginning import Sight
 from doubletime.cluster.channel import Address, Line, Silence, silence_s
 from doubletime.cluster.contact import Contact
 from doubletime.cluster.control import Control
@@ -139,6 +142,82 @@ def test_a_launcher_that_has_ended_is_known_at_once():
     hold(contact, lambda: contact.is_lost)
     assert time.monotonic() - began_s < 1
     contact.close()
+
+
+def test_ranks_begin_when_all_have_come():
+    seen = Sight("script x.py", "/", is_there=True, content=(1, 1))
+    control = Control(("a", "b"), {"tag": False, "log_folder": None}, seen)
+    control.start()
+    try:
+        first = Contact(control.address, 0, seen._asdict())
+        first.wait(0.1)
+        assert not first.may_begin
+        second = Contact(control.address, 1, seen._asdict())
+        hold(first, lambda: first.may_begin)
+        hold(second, lambda: second.may_begin)
+        again = Contact(control.address, 1, seen._asdict())  # its line had to be made anew
+        assert again.may_begin
+        for contact in (first, second, again):
+            contact.close()
+    finally:
+        control.close()
+
+
+def test_on_one_host_a_rank_begins_at_once(control):
+    contact = Contact(control.address, 0)
+    assert contact.may_begin
+    contact.close()
+
+
+def test_while_the_launcher_stands_still_its_silence_is_borne(monkeypatch):
+    monkeypatch.setattr(Line, "is_within_host", False)  # where silence counts
+    monkeypatch.setenv("DOUBLETIME_SILENCE_S", "2")
+    control = Control((), {"tag": False, "log_folder": None})
+    control.start()
+    try:
+        contact = Contact(control.address, 0)
+        control.pause(is_on=True)
+        hold(contact, lambda: contact.is_paused)
+        with control._lock:  # as if it were stopped
+            hold(contact, _after(2.5))
+        assert not contact.is_lost
+        control.pause(is_on=False)
+        hold(contact, lambda: not contact.is_paused)
+        contact.close()
+    finally:
+        control.close()
+
+
+def _after(time_s):
+    end_s = time.monotonic() + time_s
+    return lambda: time.monotonic() > end_s
+
+
+_LISTENS = """
+import resource, sys
+from doubletime.cluster.control import Control
+most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (20, most))
+control = Control((), {"tag": False, "log_folder": None})
+control.start()
+print(control.address, flush=True)
+sys.stdin.read()
+control.close()
+print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+"""
+
+
+def test_a_launcher_has_room_for_more_ranks_than_the_usual_limit_allows():
+    command = [sys.executable, "-c", _LISTENS]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, **pipes) as launcher:
+        address = Address.parse(launcher.stdout.readline().strip())
+        contacts = [Contact(address, rank) for rank in range(40)]
+        for contact in contacts:
+            contact.say({"end": 0})
+            contact.part(1.0)
+        launcher.stdin.close()
+        assert launcher.stdout.read() == "20\n"
 
 
 def test_strangers_are_hung_up_on(control):

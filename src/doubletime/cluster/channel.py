@@ -4,9 +4,11 @@ Each rank's watch connects to the launcher, at one of the addresses in `DOUBLETI
 message is one line of JSON. Nothing that is said depends on what has been said before, so that
 either end can say all that matters once more when the line had to be made anew:
 
-* a watch: `hello` (token, rank, host, pid), `failure` (the rank's record), `end` (the rank is over);
-* the launcher: `welcome` (silence_s, tag, log_folder, shm_prefixes, and the job's age_s), `orders`
-  (all signals so far that are to end the rank);
+* a watch: `hello` (token, rank, host, pid, and what it has `seen` of the program in a job across
+  hosts), `failure` (the rank's record), `end` (the rank is over);
+* the launcher: `welcome` (silence_s, tag, log_folder, shm_prefixes, and the job's age_s), `begin`
+  (whether all hosts are there, so that the program may start), `pause` (whether ranks are to stand
+  still, as the launcher does), `orders` (all signals so far that are to end the rank);
 * both, every second: `{}`.
 
 A line that is silent for `silence_s` seconds is lost, however whole it looks: a host that is cut
@@ -19,8 +21,7 @@ import json
 import os
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from doubletime.errors import LaunchError
 
@@ -36,8 +37,7 @@ _LONGEST_LINE = 16 << 20  # a traceback may be long; a stranger's noise must not
 Message = Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class Address:
+class Address(NamedTuple):
     """Where a launcher listens.
 
     Attributes:
@@ -168,6 +168,14 @@ class Line:
         if not all(isinstance(each, dict) for each in found):
             raise ConnectionError("no message")
         return found
+
+    def keep_alive(self, limit_s: float) -> None:
+        """Have the system ask whether the other host is there, as its process is silent for now."""
+        every_s = max(1, int(limit_s / 3))
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL):
+            self.socket.setsockopt(socket.IPPROTO_TCP, option, every_s)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
 
     def close(self) -> None:
         """Close this end, in this process."""

@@ -7,6 +7,7 @@ import os
 import select
 import socket
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from doubletime.cluster.channel import HEARTBEAT_S, Address, Line, Message, Silence
@@ -25,12 +26,21 @@ class Contact:
 
     Attributes:
         welcome: what the launcher said first: settings for this rank.
+        may_begin: whether the rank may run its program.
+        is_paused: whether the rank is to stand still, as the launcher does.
         orders: signals that the launcher wants the rank ended by, in order; the reader takes them.
         is_lost: whether the launcher is out of reach for good.
     """
 
-    def __init__(self, address: Address, rank: int) -> None:
+    def __init__(
+        self, address: Address, rank: int, seen: Mapping[str, object] | None = None
+    ) -> None:
         """Say hello; when this returns the launcher knows this rank.
+
+        Args:
+            address: where the launcher listens.
+            rank: this one.
+            seen: what this host sees of the program (`beginning.Sight`), in a job across hosts.
 
         Raises:
             ConnectionError: if no launcher answers within 20 s.
@@ -42,6 +52,7 @@ class Contact:
                 "rank": rank,
                 "host": os.uname().nodename,
                 "pid": os.getpid(),
+                "seen": seen,
             }
         }
         self._said: list[Message] = []
@@ -53,6 +64,8 @@ class Contact:
         self._silence = Silence(time.monotonic())
         self._limit_s = _FIRST_TIME_S
         self.welcome: dict[str, Any] = {}
+        self.may_begin = False
+        self.is_paused = False
         self.orders: list[int] = []
         self._known_orders = 0
         self.is_lost = False
@@ -113,6 +126,8 @@ class Contact:
         self._line = None
 
     def _hold(self, now: float) -> None:
+        if self.is_paused and self._line is not None:
+            return  # a process that stands still says nothing; its host's end breaks the line
         silence_s = self._silence.length_s(now)
         is_far = self._line is None or not self._line.is_within_host
         if is_far and silence_s > self._limit_s:
@@ -180,6 +195,11 @@ class Contact:
             self._adopt(line)
             self.welcome = dict(message["welcome"])
             self._limit_s = float(self.welcome["silence_s"])
+        self.may_begin = self.may_begin or bool(message.get("begin"))
+        if "pause" in message:
+            self.is_paused = bool(message["pause"])
+            if self.is_paused:
+                line.keep_alive(self._limit_s)
         orders = [int(number) for number in message.get("orders", ())]
         self.orders += orders[self._known_orders :]
         self._known_orders = max(self._known_orders, len(orders))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import hmac
 import os
 import selectors
@@ -12,21 +11,18 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import psutil
-
-from doubletime.cluster import network
+from doubletime.cluster import listening
+from doubletime.cluster.beginning import Roll, Sight
 from doubletime.cluster.channel import HEARTBEAT_S, Address, Line, Message, Silence, silence_s
+from doubletime.cluster.descriptors import ManyDescriptors
 from doubletime.failure import Failure
 
 _TURN_S = 0.25
 # A watch whose line broke makes a new one: at once on this host, on others once the link is back.
 _RETURNS_WITHIN_S = 1.0
 _RETURNS_WITHIN_LIMIT = 0.75
-_ANSWERS_WITHIN_S = 1.0
-_SSH_PORT = 22
 _HELLO_WITHIN_S = 10.0
-_BACKLOG = 1024
-_ASKED = 8  # hosts of a job are reached alike, and asking may be slow
+_PAUSE_IS_SAID_WITHIN_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -68,25 +64,38 @@ class Control:
     Args:
         hosts: the host of each rank, as the job's owner names it; none where all are on this one.
         welcome: settings for the ranks' watches.
+        own: what this host sees of the program; the ranks begin when all have come and see the same.
+            None lets each begin at once.
+
+    Attributes:
+        refusal: why the job is not to begin, once that is known.
 
     Raises:
         LaunchError: if the limit of silence is set to nonsense.
     """
 
-    def __init__(self, hosts: Sequence[str], welcome: Mapping[str, object]) -> None:
+    def __init__(
+        self, hosts: Sequence[str], welcome: Mapping[str, object], own: Sight | None = None
+    ) -> None:
         self._hosts = tuple(hosts)
         self._began_s = time.monotonic()
         self._limit_s = silence_s()
         self._welcome = {"silence_s": self._limit_s, **welcome}
-        self._listener = _listen(is_within_host=not hosts)
+        self._listener = listening.listen(is_within_host=not hosts)
         self.address = Address(
-            _addresses(self._hosts), self._listener.getsockname()[1], os.urandom(16).hex()
+            listening.addresses(self._hosts), self._listener.getsockname()[1], os.urandom(16).hex()
         )
         self._lock = threading.Lock()
         self._members: dict[int, _Member] = {}
         self._strangers: dict[Line, float] = {}
         self._spare: dict[Line, int] = {}  # a watch tries every address, and speaks on one
         self._orders: list[int] = []
+        self._roll = None if own is None else Roll(self._hosts, own)
+        self._has_begun = self._roll is None
+        self.refusal: str | None = None
+        self._is_paused = False
+        self._pause_is_said = threading.Event()
+        self._descriptors = ManyDescriptors()
         self._unreachable: set[str] = set()  # addresses that did not answer when asked
         self._is_over = False
         self._wake, self._woken = socket.socketpair()
@@ -97,7 +106,8 @@ class Control:
         self._thread = threading.Thread(target=self._run, name="doubletime-control", daemon=True)
 
     def start(self) -> None:
-        """Begin to listen."""
+        """Begin to listen; what this process starts from now on may have as many descriptors as it."""
+        self._descriptors.__enter__()
         self._thread.start()
 
     def close(self) -> None:
@@ -106,6 +116,7 @@ class Control:
         self._wake.send(b"\0")
         if self._thread.is_alive():
             self._thread.join()
+            self._descriptors.give_back()
         for line in [*self._strangers, *self._spare, *self._lines()]:
             line.close()
         self._selector.close()
@@ -117,6 +128,14 @@ class Control:
         with self._lock:
             self._orders.append(number)
         self._wake.send(b"\0")
+
+    def pause(self, *, is_on: bool) -> None:
+        """Have all ranks stand still, or go on; when this returns all watches have been told."""
+        self._pause_is_said.clear()
+        with self._lock:
+            self._is_paused = is_on
+        self._wake.send(b"\0")
+        self._pause_is_said.wait(_PAUSE_IS_SAID_WITHIN_S)
 
     def failures(self) -> list[Failure]:
         """The ranks' records, the earliest first."""
@@ -171,7 +190,7 @@ class Control:
                 if not (each.has_ended or each.is_here or each in silent)
             ]
         peers = {each.peer for each in unsure}
-        self._unreachable |= peers - _answering(peers)
+        self._unreachable |= peers - listening.answering(peers)
         gone = [each for each in unsure if each.peer in self._unreachable]
         silence = (
             f"has not answered for {self._limit_s:g} s: its link is cut, or it is frozen or dead"
@@ -202,6 +221,7 @@ class Control:
     def _run(self) -> None:
         beat_s = 0.0
         obeyed = 0
+        was_paused = False
         while not self._is_over:
             ready = self._selector.select(_TURN_S)
             now = time.monotonic()
@@ -218,11 +238,24 @@ class Control:
                 if len(self._orders) > obeyed:
                     obeyed = len(self._orders)
                     self._send_all({"orders": self._orders})
+                if self._is_paused != was_paused:
+                    was_paused = self._is_paused
+                    self._send_all({"pause": was_paused})
+                    self._pause_is_said.set()
+                if self._roll is not None and not self._has_begun:
+                    self._let_begin(self._roll, now)
                 if now - beat_s >= HEARTBEAT_S:
                     beat_s = now
                     self._send_all({})
                 for each in self._members.values():
                     each.silence.length_s(now)
+
+    def _let_begin(self, roll: Roll, now: float) -> None:
+        if roll.may_begin():
+            self._has_begun = True
+            self._send_all({"begin": True})
+        else:
+            self.refusal = self.refusal or roll.refusal(now)
 
     def _accept(self, now: float) -> None:
         try:
@@ -273,6 +306,8 @@ class Control:
         del self._strangers[line]
         before = self._members.get(rank)
         if before is None:
+            if self._roll is not None:
+                self._roll.enter(rank, hello["seen"], now)
             self._members[rank] = _Member(
                 rank=rank,
                 host=self._hosts[rank] if rank < len(self._hosts) else str(hello["host"]),
@@ -284,9 +319,11 @@ class Control:
         else:
             self._spare[line] = rank
         age_s = time.monotonic() - self._began_s
-        self._send(line, {"welcome": {**self._welcome, "age_s": age_s}})
-        if self._orders:
-            self._send(line, {"orders": self._orders})
+        self._send(line, {"welcome": {**self._welcome, "age_s": age_s}, **self._state()})
+
+    def _state(self) -> Message:
+        """What a watch must know that has come, or come back."""
+        return {"begin": self._has_begun, "pause": self._is_paused, "orders": self._orders}
 
     def _exchange(self, line: Line) -> None:
         """A watch has chosen another line than the one that is known."""
@@ -294,8 +331,7 @@ class Control:
         if member.line is not None:
             self._hang_up(member.line)
         member.line, member.broke_s = line, None
-        if self._orders:
-            self._send(line, {"orders": self._orders})
+        self._send(line, self._state())
 
     def _send_all(self, message: Message) -> None:
         for line in self._lines():
@@ -337,54 +373,3 @@ def _by_host(members: Iterable[_Member], why: str) -> list[Loss]:
         Loss(host, tuple(sorted(m.rank for m in lost)), why, min(m.heard_s for m in lost))
         for host, lost in hosts.items()
     ]
-
-
-def _listen(*, is_within_host: bool) -> socket.socket:
-    if is_within_host:
-        return socket.create_server(("127.0.0.1", 0), backlog=_BACKLOG)
-    if socket.has_dualstack_ipv6():
-        return socket.create_server(
-            ("", 0), family=socket.AF_INET6, backlog=_BACKLOG, dualstack_ipv6=True
-        )
-    return socket.create_server(("", 0), backlog=_BACKLOG)
-
-
-def _addresses(hosts: Sequence[str]) -> tuple[str, ...]:
-    """This host's addresses, those first by which the others are reached; all are tried at once."""
-    if not hosts:
-        return ("127.0.0.1",)
-    towards = [network.source_address(host) for host in list(dict.fromkeys(hosts))[:_ASKED]]
-    every = [
-        each.address.partition("%")[0]
-        for addresses in psutil.net_if_addrs().values()
-        for each in addresses
-        if each.family in (socket.AF_INET, socket.AF_INET6)
-        and not each.address.startswith(("127.", "::1", "fe80:"))
-    ]
-    found = [*(each for each in towards if each is not None), *every, os.uname().nodename]
-    return tuple(dict.fromkeys(["127.0.0.1", *found]))
-
-
-def _answering(peers: Iterable[str]) -> set[str]:
-    """Which hosts answer, if only to say that nobody listens."""
-    calls: dict[socket.socket, str] = {}
-    found = set()
-    with selectors.DefaultSelector() as selector:
-        for peer in peers:
-            family = socket.AF_INET6 if ":" in peer else socket.AF_INET
-            call = socket.socket(family, socket.SOCK_STREAM)
-            call.setblocking(False)
-            call.connect_ex((peer, _SSH_PORT))
-            calls[call] = peer
-            selector.register(call, selectors.EVENT_WRITE)
-        end_s = time.monotonic() + _ANSWERS_WITHIN_S
-        while selector.get_map() and time.monotonic() < end_s:
-            for key, _ in selector.select(max(0.0, end_s - time.monotonic())):
-                call = key.fileobj  # type: ignore[assignment]
-                code = call.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-                if code in (0, errno.ECONNREFUSED):
-                    found.add(calls[call])
-                selector.unregister(call)
-    for call in calls:
-        call.close()
-    return found

@@ -31,9 +31,6 @@ from doubletime.cluster.frames import Frame
 from doubletime.cluster.processes import Descendants, adopting_orphans
 
 BEAT_S = 1.0
-# Who is silent for so long is lost. A link that was cut for 3 s needs up to 6.4 s until TCP has tried
-# again, as each time it waits twice as long.
-SILENCE_S = 7.0
 START, STILL_HERE = b"start", b"."
 LENGTH_DIGITS = 8
 
@@ -55,6 +52,7 @@ class Order:
         index: of this host among them.
         first_rank: the rank of the first of its ranks.
         ranks: how many here; `world_size` on all hosts.
+        silence_s: seconds without a word after which the launcher is lost.
     """
 
     command: Sequence[str]
@@ -64,6 +62,7 @@ class Order:
     first_rank: int
     ranks: int
     world_size: int
+    silence_s: float
 
     def encode(self) -> bytes:
         """The bytes that stand for it."""
@@ -109,7 +108,7 @@ def _serve(order: Order) -> None:
         _send(frames.REFUSAL, 0, f"{order.folder}: {error.strerror}".encode())
         return
     starts: queue.Queue[tuple[str, str]] = queue.Queue()
-    threading.Thread(target=_hold_lifeline, args=(starts,), daemon=True).start()
+    threading.Thread(target=_hold_lifeline, args=(starts, order.silence_s), daemon=True).start()
     with contextlib.ExitStack() as held:
         if order.index == 0:
             reserved = held.enter_context(reserve_port())
@@ -272,20 +271,20 @@ class _Stream:
             _send(self.kind, self.rank, held)
 
 
-def _hold_lifeline(starts: queue.Queue[tuple[str, str]]) -> None:
+def _hold_lifeline(starts: queue.Queue[tuple[str, str]], silence_s: float) -> None:
     """In a thread of its own, as the main one may wait for the launcher to read: never returns."""
-    for line in _lines():
+    for line in _lines(silence_s):
         if line.startswith(START):
             _, address, port = line.decode().split()
             starts.put((address, port))
     _end(and_login=True)
 
 
-def _lines() -> Iterator[bytes]:
+def _lines(silence_s: float) -> Iterator[bytes]:
     """The lines on stdin, until it ends or is silent for too long."""
     data = b""
     # A host that was frozen reads first what came meanwhile.
-    while select.select([0], [], [], SILENCE_S)[0]:
+    while select.select([0], [], [], silence_s)[0]:
         chunk = os.read(0, _CHUNK)
         if not chunk:
             return

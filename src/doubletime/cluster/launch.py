@@ -59,6 +59,11 @@ class LaunchPlan:
     argv: tuple[str, ...]
     environment: Mapping[str, str]
 
+    @property
+    def program(self) -> tuple[str, ...]:
+        """What each rank's watch runs: `script.py`, `-m module` or `-- executable`, and arguments."""
+        return self.argv[self.argv.index(_RANK_MODULE) + 1 :]
+
     def shell(self) -> str:
         """The same as one line that a shell runs."""
         if not self.environment:

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from doubletime.cluster import network, ssh
+from doubletime.cluster.descriptors import ManyDescriptors
 from doubletime.cluster.frames import Decoder
 from doubletime.cluster.host_agent import STILL_HERE, Order, with_length
 from doubletime.cluster.ssh import Ssh
@@ -87,7 +88,9 @@ class Login:
         is_open: whether it may still say something.
     """
 
-    def __init__(self, name: str, argv: Sequence[str], running: set[int]) -> None:
+    def __init__(
+        self, name: str, argv: Sequence[str], running: set[int], descriptors: ManyDescriptors
+    ) -> None:
         self.name = name
         self.process = subprocess.Popen(
             argv,
@@ -96,6 +99,7 @@ class Login:
             stderr=subprocess.PIPE,
             env=without_another_job(os.environ),
             start_new_session=True,  # Ctrl-C comes to us alone, and we end the job
+            preexec_fn=descriptors.give_back,
         )
         self.decoder = Decoder()
         self.running = running

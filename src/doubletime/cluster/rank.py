@@ -34,7 +34,7 @@ def main(arguments: Sequence[str]) -> None:
     # Empty, as promised: some launchers leave ranks a pipe that never ends.
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     _prepare()
-    contact = _contact(os.environ.pop(_CONTROL_VARIABLE, ""))
+    contact = _contact(os.environ.pop(_CONTROL_VARIABLE, ""), arguments)
     output = None if contact is None else _output(contact)
     if contact is None:
         os.environ.pop(failure.VARIABLE, None)  # a watch above this one hears of its own rank
@@ -46,15 +46,18 @@ def main(arguments: Sequence[str]) -> None:
         os.environ[failure.VARIABLE] = reports.name
         _split_off(contact, reports, output)
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # orphans come to the parent
+    gate = None if contact is None or contact.may_begin else os.pipe()
     child = os.fork()
     if child:
         from doubletime.cluster import watch  # the child has started without it
 
-        os._exit(watch.watch(child, contact, reports, output))
+        os._exit(watch.watch(child, contact, reports, output, gate))
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     for each in (contact, reports):
         if each is not None:
             each.close()
+    if gate is not None:
+        _wait_at(*gate)
     if output is not None:
         output.enter()
     program.run(arguments)
@@ -78,6 +81,14 @@ def _split_off(contact: Contact, reports: Reports, output: Output | None) -> Non
     os.setsid()
 
 
+def _wait_at(gate: int, opened: int) -> None:
+    """Until the watch opens: in a job across hosts, when all are there and see the same program."""
+    os.close(opened)
+    if not os.read(gate, 1):
+        os._exit(1)
+    os.close(gate)
+
+
 def _prepare() -> None:
     """Of a job across hosts, what only this host knows: its interface and cores."""
     hosts = os.environ.get(environment.HOSTS_VARIABLE)
@@ -88,7 +99,7 @@ def _prepare() -> None:
         os.environ.update(cores.take_share())
 
 
-def _contact(text: str) -> Contact | None:
+def _contact(text: str, arguments: Sequence[str]) -> Contact | None:
     """The line to the launcher; None where none asks for it, as under a bare `mpiexec`."""
     if not text:
         return None
@@ -97,12 +108,21 @@ def _contact(text: str) -> Contact | None:
     from doubletime.errors import LaunchError
 
     try:
-        return Contact(Address.parse(text), program.rank())
+        return Contact(Address.parse(text), program.rank(), _seen(arguments))
     except (ConnectionError, LaunchError) as error:
         _end_unheard(
             f"{error}\n  remedy: let the hosts of the job connect to each other on every port "
             "(doubletime doctor finds a firewall)\n"
         )
+
+
+def _seen(arguments: Sequence[str]) -> dict[str, object] | None:
+    """What this host sees of the program; None where all ranks are on one."""
+    if not os.environ.get(environment.HOSTS_VARIABLE):
+        return None
+    from doubletime.cluster import beginning
+
+    return beginning.look(arguments)._asdict()
 
 
 def _output(contact: Contact) -> Output | None:

@@ -118,6 +118,8 @@ class Running:
                     self._release_held()
                     self._shm.watch(self._descendants.alive)
                     self._signals.drain()
+                    if self._signals.has_pause:
+                        self._pause()
                     if len(self._signals.numbers) > obeyed:
                         self._obey(is_repeated=obeyed > 0)
                         obeyed = len(self._signals.numbers)
@@ -183,6 +185,9 @@ class Running:
     def _write(self, descriptor: int, data: bytes) -> None:
         """Write all, unless told to end meanwhile: a pager that reads no more must not stop us."""
         while data:
+            if self._signals.has_pause:
+                self._signals.drain()
+                self._pause()
             if self._signals.numbers:
                 ready = select.select([], [descriptor], [], 0)[1]
                 if not ready:
@@ -200,6 +205,12 @@ class Running:
                 self._signals.note(signal.SIGHUP)  # the terminal has been closed
                 return
 
+    def _pause(self) -> None:
+        """Let all ranks stand still while this process does."""
+        self._control.pause(is_on=True)
+        self._signals.pause()
+        self._control.pause(is_on=False)
+
     def _obey(self, *, is_repeated: bool) -> None:
         if is_repeated:
             self._steps = []
@@ -211,7 +222,8 @@ class Running:
 
     def _has_failed(self) -> tuple[float, float, float] | None:
         """How long the job has to end by itself, now that it has failed; None where it has not."""
-        if self._control.has_silent_hosts or self._control.has_deserted_ranks:
+        control = self._control
+        if control.refusal or control.has_silent_hosts or control.has_deserted_ranks:
             return _AFTER_LOSS_S
         return _AFTER_FAILURE_S if self._control.failures() else None
 

@@ -8,6 +8,7 @@ LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT. Folder and environment a
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import select
 import selectors
@@ -20,8 +21,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from doubletime.cluster import channel, frames, hosts, placement
+from doubletime.cluster.descriptors import ManyDescriptors
 from doubletime.cluster.frames import Frame
-from doubletime.cluster.host_agent import BEAT_S, SILENCE_S, START, Order
+from doubletime.cluster.host_agent import BEAT_S, START, Order
 from doubletime.cluster.login import Login, argv, handed_over
 from doubletime.cluster.placement import Placement
 from doubletime.cluster.signals import Received, received
@@ -32,6 +34,9 @@ _LOGIN_S = 60.0  # for login and the start of a Python from a slow disk, on a cr
 _END_S = 3.0  # what hosts may take to end their ranks, before their connections are cut
 _CHUNK = 1 << 16
 _LOST_EXIT_CODE = 1
+# More than a job's own limit. With that of 6 s, a link that was cut for 3 s is borne: TCP tries again
+# after 6.4 s at most, as each time it waits twice as long.
+_SILENCE_BEYOND_S = 1.0
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -77,9 +82,14 @@ def run(
 
     Returns:
         The exit code of the first rank that failed, 128 + n after signal n.
+
+    Raises:
+        LaunchError: if the limit of silence is set to nonsense, or there is no such ssh command.
     """
-    with received() as signals:
-        job = _Job(placed, command, reach, handed_over(environ), folder, signals)
+    silence_s = channel.silence_s(environ) + _SILENCE_BEYOND_S
+    with received() as signals, ManyDescriptors() as descriptors:
+        environment = handed_over(environ)
+        job = _Job(placed, command, reach, environment, folder, signals, silence_s, descriptors)
         try:
             job.watch()
         finally:
@@ -102,9 +112,12 @@ class _Job:
         environ: Mapping[str, str],
         folder: str,
         signals: Received,
+        silence_s: float,
+        descriptors: ManyDescriptors,
     ) -> None:
         self.exit_code: int | None = None
         self._signals = signals
+        self._silence_s = silence_s
         self._obeyed = 0
         self._end_s = float("inf")  # when connections are cut
         self._selector = selectors.DefaultSelector()
@@ -117,9 +130,12 @@ class _Job:
         first_rank = 0
         try:
             for index, (name, count) in enumerate(placed.counts):
-                order = Order(command, folder, placed.hosts, index, first_rank, count, placed.ranks)
+                order = Order(
+                    command, folder, placed.hosts, index, first_rank, count, placed.ranks, silence_s
+                )
                 ranks = set(range(first_rank, first_rank + count))
-                self._add(Login(name, argv(name, reach), ranks), order, environ)
+                login = Login(name, argv(name, reach), ranks, descriptors)
+                self._add(login, order, environ)
                 first_rank += count
         except BaseException:
             self.close()
@@ -170,7 +186,7 @@ class _Job:
                 host.beat()
 
     def _patience_s(self, host: Login) -> float:
-        return SILENCE_S if host.decoder.has_begun else _LOGIN_S
+        return self._silence_s if host.decoder.has_begun else _LOGIN_S
 
     def _read(self, host: Login) -> None:
         chunk = os.read(host.stdout, _CHUNK)
@@ -219,7 +235,8 @@ class _Job:
         host.is_open = False
         if host.running and self.exit_code is None:
             code = host.process.wait()
-            if select.select([host.stderr], [], [], 0)[0]:
+            os.set_blocking(host.stderr, False)
+            with contextlib.suppress(BlockingIOError):
                 host.note(os.read(host.stderr, _CHUNK))
             self._fail(_LOST_EXIT_CODE, f"host {host.name}: {host.why(code)}")
 

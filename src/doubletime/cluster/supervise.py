@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
-from doubletime.cluster import implementations, launch
+from doubletime.cluster import beginning, implementations, launch
 from doubletime.cluster.control import Control
 from doubletime.cluster.implementations import Implementation
 from doubletime.cluster.job import Prepared
@@ -124,9 +124,9 @@ def supervise(
         "log_folder": logs,
         "shm_prefixes": implementation.dialect.shm_prefixes,
     }
-    control = Control(hosts, settings)
+    control = Control(hosts, settings, beginning.look(plan.program) if hosts else None)
     try:
-        with adopting_orphans(), received() as signals:
+        with adopting_orphans(), received(with_pause=True) as signals:
             job = Running(plan, implementation, control, signals)
             control.start()
             try:
@@ -141,6 +141,7 @@ def supervise(
                 job.said,
                 interrupted_by=signals.numbers[0] if signals.numbers else None,
                 died_s=job.died_s,
+                refusal=control.refusal,
             )
             signals.numbers.clear()
             job.show(ended.cause.encode(errors="backslashreplace"))

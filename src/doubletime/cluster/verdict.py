@@ -12,6 +12,7 @@ from doubletime.cluster.implementations import Implementation
 from doubletime.failure import Failure
 
 _LOST = 1  # the exit code of a job that lost a host
+_REFUSED = 1
 # What ranks see of a lost host may be known before its loss is.
 _SEEN_EARLIER_S = 1.0
 _NOTICED_S = 0.05  # how late the launcher's end is noticed, at most
@@ -48,6 +49,7 @@ def outcome(
     *,
     interrupted_by: int | None,
     died_s: float | None = None,
+    refusal: str | None = None,
 ) -> Outcome:
     """How a job ended.
 
@@ -59,7 +61,10 @@ def outcome(
         said: the launcher's own words.
         interrupted_by: the signal that this process was told to end by.
         died_s: when the launcher was killed by someone else, in seconds since the epoch.
+        refusal: why its ranks were not let begin; None where they were.
     """
+    if refusal is not None and interrupted_by is None:
+        return Outcome(_REFUSED, f"doubletime: the job has not begun:\n{refusal}")
     if died_s is not None:  # its ranks fail since they have lost it
         failures = [failure for failure in failures if failure.time_s < died_s - _NOTICED_S]
     failures = _by_cause(failures)

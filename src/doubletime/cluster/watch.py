@@ -32,7 +32,11 @@ _READER_S = 5.0  # what a reader may take for a rank's last output
 
 
 def watch(
-    child: int, contact: Contact | None, reports: Reports | None, output: Output | None
+    child: int,
+    contact: Contact | None,
+    reports: Reports | None,
+    output: Output | None,
+    gate: tuple[int, int] | None = None,
 ) -> int:
     """Wait for the rank's end; returns what this process is to exit with.
 
@@ -41,20 +45,28 @@ def watch(
         contact: the line to the launcher, if there is one; then `reports` is there too.
         reports: where the rank tells how it fares.
         output: what goes through this process of what the rank writes.
+        gate: a pipe at which the rank waits until the launcher lets it begin; None where it does not.
     """
-    return _Watch(child, contact, reports, output).run()
+    return _Watch(child, contact, reports, output, gate).run()
 
 
 class _Watch:
     """See `watch`."""
 
     def __init__(
-        self, child: int, contact: Contact | None, reports: Reports | None, output: Output | None
+        self,
+        child: int,
+        contact: Contact | None,
+        reports: Reports | None,
+        output: Output | None,
+        gate: tuple[int, int] | None,
     ) -> None:
         self._child = child
         self._contact = contact
         self._reports = reports
         self._output = output
+        self._gate = gate
+        self._is_paused = False
         self._descendants = Descendants(before=(), spared=child)
         self._status: int | None = None
         self._was_told_to_end = False
@@ -149,20 +161,40 @@ class _Watch:
         self._contact.say({"failure": message})
 
     def _obey(self, contact: Contact) -> None:
+        if contact.may_begin and self._gate is not None:
+            gate, opened = self._gate
+            self._gate = None
+            with contextlib.suppress(BrokenPipeError):  # it has been killed
+                os.write(opened, b"\0")
+            os.close(gate)
+            os.close(opened)
+        if contact.is_paused != self._is_paused:
+            self._pause(is_on=contact.is_paused)
         if (contact.is_lost or self._front_is_gone) and self._kill_s is None:
             self._is_to_be_gone = contact.is_lost
             self._was_told_to_end = True
             self._descendants.signal(signal.SIGTERM)
+            self._pause(is_on=False)
             self._kill_s = time.monotonic() + _TERMINATION_S
         for number in contact.orders:
             self._was_told_to_end = True
             self._is_to_be_gone = self._is_to_be_gone or number == signal.SIGKILL
             self._was_killed = self._was_killed or number == signal.SIGKILL
             self._descendants.signal(number)
+            self._pause(is_on=False)  # who stands still hears of nothing but SIGKILL
         contact.orders.clear()
         if self._kill_s is not None and time.monotonic() > self._kill_s:
             self._was_killed = True
             self._descendants.signal(signal.SIGKILL)
+
+    def _pause(self, *, is_on: bool) -> None:
+        """Let the rank stand still, with all that it has started, or go on."""
+        if is_on:
+            self._descendants.signal(signal.SIGSTOP)
+            self._descendants.signal(signal.SIGSTOP)  # one may have been forking
+        elif self._is_paused:
+            self._descendants.signal(signal.SIGCONT)
+        self._is_paused = is_on
 
     @property
     def _front_is_gone(self) -> bool:

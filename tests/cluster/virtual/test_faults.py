@@ -6,6 +6,7 @@ import os
 import pty
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +21,14 @@ from vcluster import jobs
 from vcluster.cluster import VirtualCluster
 
 _HOSTS = ("node1", "node2", "node3")
+# Starts a command in a process group of its own, as a shell does: else the system would not stop it.
+_AS_A_SHELL = (
+    sys.executable,
+    "-c",
+    "import subprocess, sys; "
+    "code = subprocess.Popen(sys.argv[1:], process_group=0).wait(); "
+    "sys.exit(code if code >= 0 else 128 - code)",
+)
 _ENDS_WITHIN_S = 10.0
 # Each rank has a process that has left its session, and waits in MPI for what never comes.
 _WAITING = """
@@ -47,6 +56,18 @@ _SUMMING = """
         time.sleep(0.02)
     os.write(1, f"done\\n".encode())
     dist.destroy_process_group()
+"""
+# The same without torch, which takes seconds to load.
+_COUNTING = """
+    import os, sys, time, pathlib
+    from mpi4py import MPI
+    world, steps = MPI.COMM_WORLD, 0
+    while world.allreduce(pathlib.Path(sys.argv[1]).exists()) == 0:
+        steps += 1
+        if steps == 3:
+            os.write(1, b"up\\n")
+        time.sleep(0.02)
+    os.write(1, b"done\\n")
 """
 # A rank whose data come from a process of its own.
 _LOADING = """
@@ -135,11 +156,16 @@ def _shown(processes: list[psutil.Process]) -> list[str]:
 
 
 def _command(
-    cluster: VirtualCluster, mpi: str | None, script: Path, hosts: tuple[str, ...]
+    cluster: VirtualCluster,
+    mpi: str | None,
+    script: Path,
+    hosts: tuple[str, ...],
+    prefix: tuple[str, ...] = (),
 ) -> list[str]:
     """`doubletime run` on node1."""
     return [
         *cluster.enter("node1"),
+        *prefix,
         *(str(venv(mpi) / "bin" / "python"), "-m", "doubletime", "run"),
         *("--ssh-config", str(cluster.folder / "ssh_config"), "--hosts", ",".join(hosts)),
         str(script),
@@ -154,8 +180,9 @@ def _running(
     hosts: tuple[str, ...] = _HOSTS,
     args: tuple[str, ...] = (),
     env: dict[str, str | None] | None = None,
+    prefix: tuple[str, ...] = (),
 ) -> Iterator[_Running]:
-    command = [*_command(cluster, mpi, jobs.script(cluster, program), hosts), *args]
+    command = [*_command(cluster, mpi, jobs.script(cluster, program), hosts, prefix), *args]
     with start_command(command, mpi=mpi, env=env) as job:
         try:
             end_s = time.monotonic() + 40
@@ -224,8 +251,8 @@ def test_a_killed_rank_s_shared_memory_is_removed(cluster: VirtualCluster, mpi: 
     assert cluster.exec("node2", shm).stdout == before
 
 
-def test_a_data_loader_s_worker_killed(cluster: VirtualCluster) -> None:
-    with _running(cluster, "mpich", _LOADING, hosts=("node1", "node2")) as running:
+def test_a_data_loader_s_worker_killed(cluster: VirtualCluster, mpi: str) -> None:
+    with _running(cluster, mpi, _LOADING, hosts=("node1", "node2")) as running:
         (worker,) = running.rank("node2").children()
         worker.kill()
         ended = running.ended()
@@ -292,6 +319,60 @@ def test_a_host_frozen_and_thawed(cluster: VirtualCluster, mpi: str) -> None:
     assert ended.exit_code == 1, ended.show()
     assert ended.stderr.count("doubletime: ") == 1, ended.show()
     assert "doubletime: host node2 has not answered for 4 s: " in ended.stderr, ended.show()
+
+
+def test_a_launcher_stopped_and_continued(
+    cluster: VirtualCluster, mpi: str, tmp_path: Path
+) -> None:
+    """Ctrl-Z stops all ranks on all hosts, longer than any silence is borne; `fg` has them go on."""
+    stop = tmp_path / "stop"
+    env = {"DOUBLETIME_SILENCE_S": "2"}
+    with _running(
+        cluster, mpi, _COUNTING, args=(str(stop),), env=env, prefix=_AS_A_SHELL
+    ) as running:
+        ranks = [running.rank(host) for host in _HOSTS]
+        running.launcher().send_signal(signal.SIGTSTP)
+        _wait_until_stopped([running.launcher(), *ranks])
+        time.sleep(3)
+        running.launcher().send_signal(signal.SIGCONT)
+        stop.touch()
+        done = running.ended(30)
+    assert done.check().stdout.count("done\n") == len(_HOSTS)
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("fault", ["terminated", "killed", "cut"])
+def test_a_job_that_stands_still_ends_too(cluster: VirtualCluster, fault: str) -> None:
+    env = {"DOUBLETIME_SILENCE_S": "2"}
+    with _running(cluster, "mpich", env=env, prefix=_AS_A_SHELL) as running:
+        launcher = running.launcher()
+        ranks = [running.rank(host) for host in _HOSTS]
+        launcher.send_signal(signal.SIGTSTP)
+        _wait_until_stopped([launcher, *ranks])
+        if fault == "cut":
+            cluster.cut("node2")
+            _wait_until(lambda: not running.own("node2"), _ENDS_WITHIN_S)
+            cluster.heal("node2")
+        else:
+            launcher.send_signal(signal.SIGTERM if fault == "terminated" else signal.SIGKILL)
+        if fault != "killed":
+            launcher.send_signal(signal.SIGCONT)
+        ended = running.ended()
+    if fault == "cut":  # known to the host at once, and to the launcher when it goes on
+        assert ended.exit_code != 0, ended.show()
+    else:
+        assert ended.exit_code == {"terminated": 143, "killed": 137}[fault], ended.show()
+
+
+def _wait_until_stopped(processes: list[psutil.Process]) -> None:
+    _wait_until(lambda: all(each.status() == psutil.STATUS_STOPPED for each in processes), 5)
+
+
+def _wait_until(is_so: Callable[[], bool], within_s: float) -> None:
+    end_s = time.monotonic() + within_s
+    while not is_so():
+        assert time.monotonic() < end_s
+        time.sleep(0.02)
 
 
 def test_a_link_cut_for_3_s_is_survived(cluster: VirtualCluster, mpi: str, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from ranks import Ranks, start_command, venv
+from vcluster import faults
 from vcluster.cluster import VirtualCluster
 
 _PROGRAM = """
@@ -59,11 +60,12 @@ def _run(
     *,
     env: dict[str, str | None] | None = None,
     timeout: float = 60,
+    folder: Path | None = None,
 ) -> Ranks:
     """`doubletime run` on a host; nothing of it outlives it on any host."""
     doubletime = [str(venv(mpi) / "bin" / "python"), "-m", "doubletime", "run"]
     reach = ["--ssh-config", str(cluster.folder / "ssh_config")]
-    command = [*cluster.enter(on), *doubletime, *reach, *arguments]
+    command = [*cluster.enter(on, folder), *doubletime, *reach, *arguments]
     return _wait(cluster, command, mpi, env or {}, timeout)
 
 
@@ -275,21 +277,39 @@ def test_a_host_that_does_not_answer_is_named(cluster: VirtualCluster, script: P
     assert "node9" in done.stderr
 
 
-def test_a_script_outside_the_shared_folders_is_named(
-    cluster: VirtualCluster, mpi: str, tmp_path: Path
+_LAUNCHERS = ("mpich", "openmpi", "intel", "ssh")
+
+
+@pytest.mark.parametrize("how", _LAUNCHERS)
+def test_no_rank_begins_unless_all_hosts_see_the_same_script(
+    cluster: VirtualCluster, tmp_path: Path, how: str
 ) -> None:
     script = tmp_path / "program.py"
-    script.write_text(_PROGRAM)
+    script.write_text("print('begun', flush=True)\n")
     cluster.hide("node2", tmp_path)
+    faults.replace_file(cluster, "node3", script, "print('another', flush=True)\n")
     try:
-        done = _run(cluster, mpi, "node1", ["--hosts", "node[1-2]:1", str(script)])
+        done = _run_by(cluster, how, ["--hosts", "node[1-3]:1", str(script)])
     finally:
         cluster.reveal("node2", tmp_path)
+        cluster.reveal("node3", script)
     assert done.exit_code == 1
     assert not done.stdout
-    *_, what, remedy = done.stderr.splitlines()
-    assert what.startswith(f"there is no script {script} on host node2")
+    assert done.stderr.count("doubletime: ") == 1
+    *_, title, lacking, remedy, differing, _ = done.stderr.splitlines()
+    assert title == "doubletime: the job has not begun:"
+    assert lacking == f"there is no script {script} on host node2 (looked in {Path.cwd()})"
     assert remedy.startswith("  remedy: put it into a folder that all hosts share")
+    assert differing.startswith(f"script {script} on host node3 is another file than here")
+
+
+def _run_by(
+    cluster: VirtualCluster, how: str, arguments: Sequence[str], folder: Path | None = None
+) -> Ranks:
+    """With the launcher of an MPI, or our own."""
+    mpi = None if how == "ssh" else how
+    launcher = ["--launcher", "ssh"] if how == "ssh" else []
+    return _run(cluster, mpi, "node1", [*launcher, *arguments], folder=folder)
 
 
 def _write(cluster: VirtualCluster, program: str) -> Path:

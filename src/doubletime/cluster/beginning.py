@@ -1,0 +1,144 @@
+"""Whether a job across hosts may begin: what each host sees of its program, compared before a line of it runs."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+# How long hosts are waited for that have not come, after the last one that has: launchers have
+# limits of their own. Where the job fails anyway, only so that one error names all hosts.
+_OTHERS_S = 60.0
+_OTHERS_IN_TROUBLE_S = 3.0
+_SHARED = "put it into a folder that all hosts share (doubletime doctor --script tells)"
+
+
+class Sight(NamedTuple):
+    """What a host sees of a job's program.
+
+    Attributes:
+        what: how it is named: "script train.py", "program ./train", "module train".
+        folder: in which it was looked for.
+        is_there: whether it was found.
+        content: of a script, its length in bytes and a checksum; else None.
+    """
+
+    what: str
+    folder: str
+    is_there: bool
+    content: tuple[int, int] | None = None
+
+
+def look(program: Sequence[str], folder: str | None = None) -> Sight:
+    """Look for `script.py`, `-m module` or `-- executable` from this folder, as the rank will."""
+    kind, *rest = program
+    folder = folder or os.getcwd()  # noqa: PTH109 (each rank pays for what it loads)
+    if kind == "-m":
+        from importlib.util import find_spec
+
+        # What lies within a package is not asked for: that would run the package.
+        return Sight(f"module {rest[0]}", folder, find_spec(rest[0].partition(".")[0]) is not None)
+    if kind == "--":
+        from shutil import which
+
+        return Sight(f"program {rest[0]}", folder, which(rest[0]) is not None)
+    try:
+        with open(kind, "rb") as file:  # noqa: PTH123
+            text = file.read()
+    except OSError:
+        return Sight(f"script {kind}", folder, is_there=False)
+    return Sight(f"script {kind}", folder, is_there=True, content=(len(text), zlib.crc32(text)))
+
+
+def trouble(seen: Mapping[str, Sight], own: Sight) -> str | None:
+    """Why a job must not begin, with a remedy; None where it may. Pure.
+
+    Args:
+        seen: what each host sees, by its name.
+        own: what the launcher sees.
+    """
+    lacking = [host for host, sight in seen.items() if not sight.is_there]
+    told = []
+    if lacking:
+        sight = seen[lacking[0]]
+        remedy = _SHARED if sight.what.startswith("script ") else "install it there"
+        told.append(
+            f"there is no {sight.what} on {_hosts(lacking)} (looked in {sight.folder})\n"
+            f"  remedy: {remedy}\n"
+        )
+    contents = {host: sight.content for host, sight in seen.items() if sight.content is not None}
+    wanted, whose = own.content, "here"
+    if wanted is None and contents:
+        wanted, _ = Counter(contents.values()).most_common(1)[0]
+        whose = f"on host {next(host for host in contents if contents[host] == wanted)}"
+    others = [host for host, content in contents.items() if content != wanted]
+    if others:
+        sight = seen[others[0]]
+        told.append(
+            f"{sight.what} on {_hosts(others)} is another file than {whose} "
+            f"(looked in {sight.folder})\n"
+            f"  remedy: {_SHARED}; a shared folder may show a change some seconds late\n"
+        )
+    return "".join(told) or None
+
+
+class Roll:
+    """The watches that have come, of those that are to come.
+
+    Args:
+        hosts: the host of each rank.
+        own: what the launcher sees of the program.
+    """
+
+    def __init__(self, hosts: Sequence[str], own: Sight) -> None:
+        self._hosts = tuple(hosts)
+        self._own = own
+        self._seen: dict[str, Sight] = {}
+        self._here: set[int] = set()
+        self._came_s = 0.0
+
+    def enter(self, rank: int, seen: Mapping[str, Any], now: float) -> None:
+        """A watch has come, and tells what it sees.
+
+        Raises:
+            TypeError, ValueError: if that is not what a watch tells.
+        """
+        sight = Sight(**seen)
+        if sight.content is not None:
+            length, checksum = sight.content  # a list, in JSON
+            sight = sight._replace(content=(length, checksum))
+        if not 0 <= rank < len(self._hosts):
+            raise ValueError(f"no rank {rank}")
+        self._seen.setdefault(self._hosts[rank], sight)
+        self._here.add(rank)
+        self._came_s = now
+
+    def may_begin(self) -> bool:
+        """Whether all have come, and see the same."""
+        return len(self._here) == len(self._hosts) and trouble(self._seen, self._own) is None
+
+    def refusal(self, now: float) -> str | None:
+        """Why the job is not to begin; None while it may yet."""
+        if not self._here:
+            return None  # the launcher's own affair so far
+        found = trouble(self._seen, self._own)
+        missing = [rank for rank in range(len(self._hosts)) if rank not in self._here]
+        waited_s = now - self._came_s
+        if found is not None:
+            return found if not missing or waited_s > _OTHERS_IN_TROUBLE_S else None
+        if not missing or waited_s < _OTHERS_S:
+            return None
+        late = _hosts(dict.fromkeys(self._hosts[rank] for rank in missing))
+        ranks = f"rank{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))}"
+        return (
+            f"{ranks} on {late} did not start within {waited_s:.0f} s of the others\n"
+            "  remedy: doubletime doctor --hosts with these hosts finds what keeps them\n"
+        )
+
+
+def _hosts(names: Iterable[str]) -> str:
+    """The hosts, in words."""
+    listed = list(names)
+    return f"host{'s' if len(listed) > 1 else ''} {', '.join(listed)}"
