@@ -8,7 +8,7 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from doubletime.cli.main import app
+from doubletime.cli.verbs import app
 from doubletime.collectives.catalogue import ALGORITHMS
 from ranks import ROOT
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from doubletime.errors import UnitError
 
@@ -15,8 +15,7 @@ BIND_VARIABLE = "DOUBLETIME_BIND"  # 1: each host binds its ranks to their share
 BACKEND_VARIABLE = "DOUBLETIME_BACKEND"  # of the process group where the program names none
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """Where a launcher put this process.
 
     Attributes:

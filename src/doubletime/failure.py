@@ -13,7 +13,7 @@ import os
 import socket
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from typing import NamedTuple
 
 VARIABLE = "DOUBLETIME_FAILURES"
 # Who fails since a peer is gone waits so long, in seconds, before it says so: the peer's own end, which
@@ -22,8 +22,7 @@ PEER_IS_KNOWN_S = 1.0
 _ANSWER_S = 2.0  # what the watch may take
 
 
-@dataclass(frozen=True)
-class Failure:
+class Failure(NamedTuple):
     """Why one rank ended.
 
     Attributes:
@@ -64,7 +63,7 @@ def write(failure: Failure) -> bool:
     Returns:
         False where nobody takes records: the caller then shows the failure itself.
     """
-    return _tell({"failure": asdict(failure)})
+    return _tell({"failure": failure._asdict()})
 
 
 def enter() -> None:

@@ -7,7 +7,7 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from doubletime.cli.main import app
+from doubletime.cli.verbs import app
 from doubletime.collectives.catalogue import ALGORITHMS
 from doubletime.errors import DoubletimeError
 from ranks import run_command
@@ -62,7 +62,7 @@ def test_every_collective_of_every_algorithm_is_explained_and_drawn(name, tmp_pa
 def test_nothing_heavy_is_loaded_but_for_what_needs_it(tmp_path):
     heavy = ("torch", "matplotlib", "mpi4py")
     program = (
-        "import sys; from doubletime.cli.main import app\n"
+        "import sys; from doubletime.cli.verbs import app\n"
         "try: app(['explain', 'ring', '--rank', '0'])\n"
         f"except SystemExit: print([name for name in {heavy} if name in sys.modules])"
     )

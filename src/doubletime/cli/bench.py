@@ -26,7 +26,11 @@ if TYPE_CHECKING:
     from doubletime.planning.machine import Machine
     from doubletime.planning.timing import Timing
 
-app = typer.Typer(no_args_is_help=True, help="Time collectives, against gloo and bare MPI.")
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    help="Time collectives, against gloo and bare MPI.",
+)
 
 _OFF_TERMINAL_COLUMNS = 132
 

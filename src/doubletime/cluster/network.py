@@ -8,10 +8,10 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
+from doubletime.cluster import interfaces
+from doubletime.cluster.interfaces import Interface as Interface
 
 # All hosts of a job are reached alike, as a rule: asking for so many of them tells. A name service
 # that does not answer is given up after a while; one that is slow, once something is known.
@@ -19,21 +19,6 @@ _ASKED = 8
 _PATIENCE_S = 15.0
 _PATIENCE_KNOWN_S = 1.0
 _RDMA = Path("/sys/class/infiniband")
-
-
-@dataclass(frozen=True)
-class Interface:
-    """A network interface of this host.
-
-    Attributes:
-        name: such as `eth0`.
-        address: this host's own on it.
-        network: the network that it reaches directly, such as `10.0.0.0/24`.
-    """
-
-    name: str
-    address: str
-    network: str
 
 
 def settings(hosts: Sequence[str]) -> dict[str, str]:
@@ -89,7 +74,7 @@ def variables(interface: Interface, *, has_rdma: bool) -> dict[str, str]:
 
 def interface_to(hosts: Sequence[str]) -> Interface | None:
     """The interface by which most of the hosts are reached; None where no other host is known."""
-    by_address = _own_interfaces()
+    by_address = interfaces.own()
     votes: Counter[Interface] = Counter()
     begun_s = time.monotonic()
     for host in hosts:
@@ -104,7 +89,7 @@ def interface_to(hosts: Sequence[str]) -> Interface | None:
 
 def _interface_at(host: str) -> Interface | None:
     """The interface whose address a name of this host leads to; None for loopback."""
-    own = _own_interfaces()
+    own = interfaces.own()
     try:
         known = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)
     except OSError:
@@ -118,7 +103,7 @@ def is_here(host: str) -> bool:
     """Whether a name means this host: its own name, or one that leads to an address of its own."""
     if host in ("localhost", socket.gethostname()):
         return True
-    own = _own_interfaces()
+    own = interfaces.own()
     try:
         known = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)
     except OSError:
@@ -133,7 +118,7 @@ def source_address(host: str) -> str | None:
     Returns:
         None where the name is not known here, no route leads there, or it names this host.
     """
-    own = _own_interfaces()
+    own = interfaces.own()
     try:
         known = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)
     except OSError:
@@ -150,20 +135,3 @@ def source_address(host: str) -> str | None:
         if not ipaddress.ip_address(source).is_loopback:
             return source
     return None
-
-
-def _own_interfaces() -> dict[str, Interface]:
-    """This host's interfaces by their addresses."""
-    found = {}
-    for name, addresses in psutil.net_if_addrs().items():
-        for each in addresses:
-            if each.family not in (socket.AF_INET, socket.AF_INET6) or not each.netmask:
-                continue
-            address = each.address.partition("%")[0]
-            found[address] = Interface(name, address, _network(address, each.netmask))
-    return found
-
-
-def _network(address: str, netmask: str) -> str:
-    width = bin(int(ipaddress.ip_address(netmask))).count("1")
-    return str(ipaddress.ip_network(f"{address}/{width}", strict=False))

@@ -15,8 +15,6 @@ import psutil
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_GET_CHILD_SUBREAPER = 37
 _SHM = Path("/dev/shm")
-# What launchers start on each host above its ranks; the kernel keeps 15 letters of a name.
-_PROXIES = frozenset(("hydra_pmi_proxy", "hydra_bstrap_pr", "hydra_bstrap_proxy", "prted", "orted"))
 _KILL_S = 5.0  # a process in an uninterruptible wait (a dead disk) does not end even so
 _MAPPED_WITHIN_S = 1.0  # who makes a file maps it at once
 
@@ -200,20 +198,3 @@ def _mapped(pid: int) -> set[int]:
         return set()
     # address, permissions, offset, device, inode, path
     return {int(line.split(maxsplit=5)[4]) for line in lines if f"{_SHM}/" in line}
-
-
-def proxies_above(pid: int) -> list[psutil.Process]:
-    """The launcher's processes on this host that a process descends from, the nearest first.
-
-    Only those of this user, and only up to the first that is something else: a login's shell or
-    sshd, or the launcher itself.
-    """
-    found: list[psutil.Process] = []
-    try:
-        for process in psutil.Process(pid).parents():
-            if process.name() not in _PROXIES or process.uids().real != os.geteuid():
-                break
-            found.append(process)
-    except psutil.NoSuchProcess:
-        pass  # it ended, and what is above it is not known
-    return found

@@ -7,7 +7,6 @@ import json
 import os
 import socket
 import struct
-from dataclasses import replace
 from typing import Any
 
 from doubletime import failure
@@ -68,7 +67,7 @@ class Reports:
             self.is_inside = bool(message["inside"])
         if "failure" in message and self.record is None:
             # A job within the job counts its ranks anew.
-            self.record = replace(Failure(**message["failure"]), rank=self._rank)
+            self.record = Failure(**message["failure"])._replace(rank=self._rank)
 
 
 def _line(caller: socket.socket) -> bytes:

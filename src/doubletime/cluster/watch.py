@@ -8,19 +8,20 @@ import select
 import signal
 import sys
 import time
-from dataclasses import asdict
 from types import FrameType
-
-import psutil
+from typing import TYPE_CHECKING
 
 from doubletime import failure
 from doubletime.cluster import program
 from doubletime.cluster.contact import Contact
 from doubletime.cluster.front import FORWARDED
 from doubletime.cluster.output import Output
-from doubletime.cluster.processes import Descendants, has_ended, proxies_above, remove_shared_memory
+from doubletime.cluster.proxies import Proxies
 from doubletime.cluster.reports import Reports
 from doubletime.failure import Failure
+
+if TYPE_CHECKING:
+    from doubletime.cluster.processes import Descendants
 
 _TURN_S = 0.25  # how late an orphan may be reaped, or a heartbeat sent
 # What a rank's own processes get once it has ended: to end by themselves, and after SIGTERM.
@@ -28,6 +29,7 @@ _GOOD_END_S, _BAD_END_S = (0.3, 0.3), (0.0, 0.0)
 _SLACK_S = 1.0  # what the clock of a file system may differ from the host's
 _TERMINATION_S = 0.5  # between SIGTERM and SIGKILL to a rank whose launcher is lost
 _LAST_WORDS_S = 1.0
+_START_S = 2.0  # what a program may take to start, for which it has the cores to itself
 _READER_S = 5.0  # what a reader may take for a rank's last output
 
 
@@ -67,7 +69,8 @@ class _Watch:
         self._output = output
         self._gate = gate
         self._is_paused = False
-        self._descendants = Descendants(before=(), spared=child)
+        self._known_descendants: Descendants | None = None
+        self._began_s = time.monotonic()
         self._status: int | None = None
         self._was_told_to_end = False
         self._was_killed = False  # by this watch
@@ -78,7 +81,17 @@ class _Watch:
         self._told = False
         # Of the process that the launcher knows; without a launcher it is this one.
         self._front = os.getppid() if contact is not None else None
-        self._above = [] if self._front is None else proxies_above(self._front)
+        self._proxies = None if self._front is None else Proxies(self._front)
+
+    @property
+    def _descendants(self) -> Descendants:
+        """All that the rank has started, and the rank itself until it is reaped."""
+        if self._known_descendants is None:
+            from doubletime.cluster.processes import Descendants
+
+            spared = self._child if self._status is None else None
+            self._known_descendants = Descendants(before=(), spared=spared)
+        return self._known_descendants
 
     def run(self) -> int:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -89,12 +102,18 @@ class _Watch:
         ended = os.pidfd_open(self._child)
         while self._reap() is None:
             self._turn(ended)
+            if time.monotonic() - self._began_s > _START_S:
+                # Loaded by now, not when it is needed: the folder that it lies in may be cut off then.
+                _ = self._descendants
         os.close(ended)
-        self._descendants.spared = None
+        if self._known_descendants is not None:
+            self._known_descendants.spared = None
         exit_code = self._tell_end()
         if _has_children():  # a launcher waits as long as they hold the rank's output
             self._descendants.end(_GOOD_END_S if exit_code == 0 else _BAD_END_S)
         if exit_code != 0 and self._contact is not None:
+            from doubletime.cluster.processes import remove_shared_memory
+
             remove_shared_memory(self._contact.welcome["shm_prefixes"], self._job_began_s)
         self._finish_output()
         if self._contact is not None:
@@ -156,7 +175,7 @@ class _Watch:
             sys.stderr.write(record.show())
             sys.stderr.flush()
             return
-        message = asdict(record)
+        message = record._asdict()
         message["age_s"] = max(0.0, time.time() - message.pop("time_s"))
         self._contact.say({"failure": message})
 
@@ -247,14 +266,8 @@ class _Watch:
         for stream in (1, 2):  # whose end some of them await
             with contextlib.suppress(OSError):
                 os.close(stream)
-        above = self._above
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            for proxy in above:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    proxy.send_signal(number)
-            end_s = time.monotonic() + _TERMINATION_S
-            while not all(map(has_ended, above)) and time.monotonic() < end_s:
-                time.sleep(0.02)
+        if self._proxies is not None:
+            self._proxies.end()
 
 
 def _has_children() -> bool:
