@@ -20,6 +20,8 @@ def test_it_prints_the_manifest(tmp_path):
         "--volume",
         "data:/data",
         "my_train.py",
+        "--memory=8Gi",
+        "--",
         "--image",
         "x",
     ]
@@ -29,6 +31,8 @@ def test_it_prints_the_manifest(tmp_path):
     assert found["spec"]["slotsPerWorker"] == 2
     roles = found["spec"]["mpiReplicaSpecs"]
     assert roles["Worker"]["replicas"] == 3
+    worker = roles["Worker"]["template"]["spec"]["containers"][0]
+    assert worker["resources"]["limits"]["memory"] == "8Gi"
     launcher = roles["Launcher"]["template"]["spec"]["containers"][0]
     assert launcher["command"][-3:] == ["my_train.py", "--image", "x"]
     assert launcher["volumeMounts"] == [{"name": "volume-1", "mountPath": "/data"}]

@@ -25,6 +25,7 @@ def test_it_prints_the_script(folder):
         "--option",
         "--exclusive",
         "train.py",
+        "--epochs=3",
         "-N",
         "x",
     ]
@@ -33,10 +34,29 @@ def test_it_prints_the_script(folder):
     assert "#SBATCH --exclusive\n" in done.stdout
     assert f"#SBATCH --chdir={folder}\n" in done.stdout
     last = done.stdout.splitlines()[-1]
-    assert last == f"exec {sys.executable} -m doubletime run train.py -N x"
+    assert last == f"exec {sys.executable} -m doubletime run train.py --epochs=3 -N x"
     # It may have been meant for Slurm.
-    assert done.stderr.startswith("note: -N after train.py is its own")
+    assert done.stderr.startswith("note: -N after train.py's own words is its own too")
     assert "doubletime slurm -N … train.py" in done.stderr
+
+
+def test_options_stand_after_the_program_too(folder):
+    words = [*_SLURM, "train.py", "-N", "4", "--time", "5", "--epochs", "3"]
+    done = run_command(words, cwd=folder).check()
+    assert "#SBATCH --nodes=4\n" in done.stdout
+    assert "#SBATCH --time=5\n" in done.stdout
+    assert done.stdout.endswith("-m doubletime run train.py --epochs 3\n")
+    assert done.stderr == ""
+
+
+def test_what_could_be_either_s_is_told(folder):
+    words = [*_SLURM, "-N", "4", "train.py"]
+    done = run_command([*words, "--output", "x.log"], cwd=folder).check()
+    assert "#SBATCH --output=x.log\n" in done.stdout
+    assert done.stderr.startswith("note: --output x.log after train.py is taken as slurm's")
+    done = run_command([*words, "--", "--output", "x.log"], cwd=folder).check()
+    assert done.stdout.endswith("-m doubletime run train.py --output x.log\n")
+    assert done.stderr == ""
 
 
 def test_options_of_the_program_alone_are_nothing_to_note(folder):

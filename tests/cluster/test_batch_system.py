@@ -35,7 +35,7 @@ def test_a_plain_job_is_short_and_readable():
 
 def test_what_is_asked_stands_in_it():
     script = _script(
-        Launch(["-m", "pkg", "a b"], "gloo", {"A": "it's"}, max_restarts=3, min_hosts=1),
+        Launch(["-m", "pkg", "a b"], "gloo", {"A": "it's"}, max_restarts=3, min_hosts=2),
         cpus=8, gpus=4, time="2-12:00", partition="gpu", account="phys", output="/logs/%j",
         options={"qos": "high", "exclusive": None}, setup=["module load openmpi"],
     )  # fmt: skip
@@ -49,7 +49,7 @@ def test_what_is_asked_stands_in_it():
     start = script[script.index("\nexec ") :].replace("\\\n", " ")
     assert shlex.split(start) == [
         *("exec", "/venv/bin/python", "-m", "doubletime", "run", "--backend", "gloo"),
-        *("--env", "A=it's", "--max-restarts", "3", "--min-hosts", "1", "-m", "pkg", "a b"),
+        *("--env", "A=it's", "--max-restarts", "3", "--min-hosts", "2", "-m", "pkg", "a b"),
     ]
 
 

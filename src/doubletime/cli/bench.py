@@ -18,7 +18,7 @@ from doubletime.cli.where import (
     SshConfigOption,
     where,
 )
-from doubletime.errors import LaunchError
+from doubletime.errors import DataError, LaunchError
 
 if TYPE_CHECKING:
     from doubletime.collectives.profile import Profile
@@ -69,7 +69,10 @@ def allreduce(
     ] = None,
     profile: Annotated[
         Path | None,
-        typer.Option(help="A profile of `bench links`: adds each time's share of the lower bound."),
+        typer.Option(
+            help="A profile of `bench links`: adds each time's share of the lower bound.  "
+            "[default: what `bench links` wrote, if it was of this cluster]"
+        ),
     ] = None,
     hosts: HostsOption = None,
     hostfile: HostfileOption = None,
@@ -88,21 +91,21 @@ def allreduce(
 
     wanted, rivals = parse_float32_sizes(sizes), parse_rivals(against)
     chosen = parse_algorithms(algorithms)
-    measured = None
-    if profile is not None:
-        from doubletime.collectives.profile import read
-
-        measured = read(profile)
-    for option, file, example in (
-        ("--json", json_file, "figures.json"),
-        ("--plot", plot, "times.png"),
-    ):
-        if file is not None:
-            _check_file(option, file, example)
     if plot is not None and plot.suffix not in (".png", ".svg"):
         raise LaunchError(f"{plot} is neither a PNG nor an SVG file", "--plot times.png")
-    if local_ranks.are_started(ranks):
-        _measure(wanted, (*chosen, *rivals), seconds, Outputs(json_file, plot, measured))
+    is_rank = local_ranks.are_started(ranks)
+    known = None
+    if local_ranks.is_first():
+        for option, file, example in (
+            ("--json", json_file, "figures.json"),
+            ("--plot", plot, "times.png"),
+        ):
+            if file is not None:
+                _check_file(option, file, example)
+        if is_rank or profile is not None:
+            known = _known(profile)
+    if is_rank:
+        _measure(wanted, (*chosen, *rivals), seconds, Outputs(json_file, plot, known))
         return
     arguments = ["--sizes", sizes, "--against", against, "--seconds", str(seconds)]
     arguments += ["--algorithms", algorithms]
@@ -110,12 +113,33 @@ def allreduce(
         if file is not None:
             arguments += [option, str(file.absolute())]
     place = where(hosts, hostfile, ssh_config, ssh_command)
-    raise typer.Exit(local_ranks.start(["bench", "allreduce", *arguments], ranks, place))
+    raise typer.Exit(local_ranks.measure(["bench", "allreduce", *arguments], ranks, place))
+
+
+def _known(named: Path | None) -> Profile | None:
+    """The profile that was named, else the one that `bench links` has left, if any.
+
+    Raises:
+        DataError: if what was named cannot be read.
+    """
+    from doubletime.collectives.places import profile_path
+    from doubletime.collectives.profile import read
+
+    if named is not None:
+        return read(named)
+    usual = profile_path()
+    if not usual.exists():
+        return None
+    try:
+        return read(usual)
+    except DataError as error:
+        typer.echo(f"note: no bound is shown: {error.what}", err=True)
+        return None
 
 
 @dataclass(frozen=True)
 class Outputs:
-    """Where figures go besides the table, and the measured cluster that bounds them."""
+    """Where figures go besides the table, and the measured cluster that bounds them; used on rank 0."""
 
     json_file: Path | None
     plot: Path | None
@@ -154,9 +178,10 @@ def _measure(sizes: list[int], others: tuple[str, ...], seconds: float, outputs:
         title = f"all_reduce, float32, {job.world_size} ranks: {here.show()}"
         console.print(title, style="bold")
         bound_s = None
+        party = party_of(job.groups[MPI])  # of all ranks, while only rank 0 has read the profile
+        cluster = auto.here(party)
         if outputs.profile is not None:
-            party = party_of(job.groups[MPI])
-            why = outputs.profile.cluster.difference(auto.here(party))
+            why = outputs.profile.cluster.difference(cluster)
             if why is None:
                 bound_s = _bound(party.topology, outputs.profile)
             else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,6 +15,10 @@ from doubletime.cli.where import (
     SshConfigOption,
     where,
 )
+from doubletime.errors import DataError
+
+if TYPE_CHECKING:
+    from doubletime.collectives.profile import Profile
 
 _OFF_TERMINAL_COLUMNS = 120
 
@@ -48,7 +52,7 @@ def links(
     than the others, and stores the cluster's profile for algorithm="auto" and explain --cost.
     Under mpiexec it measures the hosts that mpiexec was given.
     """
-    from doubletime.collectives.knowledge import profile_path
+    from doubletime.collectives.places import profile_path
 
     file = (output or profile_path()).absolute()
     local_ranks.check_writable(file)
@@ -57,7 +61,7 @@ def links(
         return
     arguments = ["bench", "links", "--output", str(file), "--seconds", str(seconds)]
     place = where(hosts, hostfile, ssh_config, ssh_command)
-    raise typer.Exit(local_ranks.start(arguments, ranks, place))
+    raise typer.Exit(local_ranks.measure(arguments, ranks, place))
 
 
 def _measure(file: Path, seconds: float) -> None:
@@ -83,5 +87,24 @@ def _measure(file: Path, seconds: float) -> None:
     if job.rank == 0:
         console.print(f"links: {profile.cluster.show()}", style="bold", markup=False)
         show_profile(console, profile)
+        _tell_what_is_replaced(file, profile)
         local_ranks.write(file, profile.text())
         console.print(f"profile written to {file}", markup=False)
+
+
+def _tell_what_is_replaced(file: Path, new: Profile) -> None:
+    """Where the file holds the profile of another cluster: a note, and how to keep both."""
+    from doubletime.collectives.profile import read
+
+    if not file.exists():
+        return
+    try:
+        why = read(file).cluster.difference(new.cluster)
+    except DataError as error:
+        why = error.what
+    if why is not None:
+        typer.echo(
+            f"note: what {file} held is replaced: {why}; --output FILE, and DOUBLETIME_PROFILE=FILE "
+            "where it shall be used, keep several clusters apart",
+            err=True,
+        )

@@ -58,7 +58,7 @@ def tune(
     Every algorithm is checked at every size; those far behind in a quick look are not timed further.
     Under mpiexec it tunes for the ranks and hosts that mpiexec was given.
     """
-    from doubletime.collectives.knowledge import profile_path, table_path
+    from doubletime.collectives.places import profile_path, table_path
     from doubletime.planning.question import GLOO, MPI, parse_float32_sizes
 
     wanted = sorted(set(parse_float32_sizes(sizes)))
@@ -75,7 +75,7 @@ def tune(
     jobs: list[int | None] = [*counts] or [None]
     for count in jobs:
         whole = ["bench", "tune", *arguments, "--seconds", str(seconds)]
-        exit_code = local_ranks.start(whole, count, place)
+        exit_code = local_ranks.measure(whole, count, place)
         if exit_code:
             raise typer.Exit(exit_code)
 

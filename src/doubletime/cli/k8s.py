@@ -7,15 +7,17 @@ from typing import Annotated
 
 import typer
 
+from doubletime.cli.batch import RULE
 from doubletime.cli.run import variables
 from doubletime.cli.slurm import job_name, write
+from doubletime.cli.where import BackendOption, EnvOption, MaxRestartsOption, MinHostsOption
 from doubletime.cluster import batch_system, kubernetes
 from doubletime.errors import LaunchError
 
 HELP = (
     "Write the manifest of an MPIJob (Kubeflow's MPI operator, v2beta1) for kubectl apply.\n\n"
-    "The program is a script within the image, -m and a module, or any executable; "
-    "what follows it is its own. "
+    "The program is a script within the image, -m and a module, or any executable. "
+    f"{RULE} "
     "The image needs Python with doubletime, the MPI, an ssh client and sshd."
 )
 
@@ -44,14 +46,10 @@ def k8s(
     ] = None,
     name: Annotated[str | None, typer.Option(help="Of the job.  [default: the program's]")] = None,
     namespace: Annotated[str | None, typer.Option(metavar="NAME", help="Of Kubernetes.")] = None,
-    backend: Annotated[
-        str | None, typer.Option(metavar="mpi|gloo|nccl", help="As of `doubletime run`.")
-    ] = None,
-    env: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="As of `doubletime run`.")
-    ] = None,
-    max_restarts: Annotated[int | None, typer.Option(min=0, help="As of `doubletime run`.")] = None,
-    min_hosts: Annotated[int | None, typer.Option(min=1, help="As of `doubletime run`.")] = None,
+    backend: BackendOption = None,
+    env: EnvOption = None,
+    max_restarts: MaxRestartsOption = 0,
+    min_hosts: MinHostsOption = 1,
     save: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the manifest there.")
     ] = None,

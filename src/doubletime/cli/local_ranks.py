@@ -1,17 +1,18 @@
-"""Verbs that measure: start themselves on ranks unless a launcher has done so."""
+"""Verbs that are ranks themselves: they start themselves on ranks unless a launcher has done so."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import typer
 
 from doubletime import environment
-from doubletime.cli.where import Where
+from doubletime.cli.where import Where, remembered
 from doubletime.errors import LaunchError
 
 
@@ -35,8 +36,8 @@ def are_started(ranks: int | None) -> bool:
     return True
 
 
-def start(arguments: Sequence[str], ranks: int | None, place: Where) -> int:
-    """Start `doubletime` with these arguments on ranks; returns the job's exit code.
+def measure(arguments: Sequence[str], ranks: int | None, place: Where) -> int:
+    """Start `doubletime` with these arguments on ranks that measure; returns the job's exit code.
 
     Args:
         arguments: of `doubletime`.
@@ -46,29 +47,67 @@ def start(arguments: Sequence[str], ranks: int | None, place: Where) -> int:
     Raises:
         LaunchError: if the job cannot be started as asked.
     """
-    from doubletime.cluster import allocation, job, supervise
+    from doubletime.cluster import allocation
     from doubletime.planning import load
 
     told = load.warning(load.busy_share(0.3))
     if told is not None:
         typer.echo(f"note: {told}", err=True)
-    shown = {}
+    is_here = place.hosts is None and allocation.from_slurm(os.environ) is None
+    # Not bound: a backend's threads would have to share a core with the computation.
+    return start(arguments, 2 if ranks is None and is_here else ranks, place, bind=False)
+
+
+def start(
+    arguments: Sequence[str],
+    ranks: int | None,
+    place: Where,
+    *,
+    environment: Mapping[str, str] = MappingProxyType({}),
+    backend: str | None = None,
+    bind: bool | None = None,
+) -> int:
+    """Start `doubletime` with these arguments on ranks; returns the job's exit code.
+
+    Args:
+        arguments: of `doubletime`.
+        ranks: how many; None for one per slot, or per core of this host.
+        place: where.
+        environment: variables for the ranks.
+        backend: of their group; None for what fits.
+        bind: see `job.Request`.
+
+    Raises:
+        LaunchError: if the job cannot be started as asked.
+    """
+    from doubletime.cluster import job, supervise
+
+    shown = dict(environment)
     if sys.stdout.isatty():  # the ranks write to the launcher's pipe and cannot see it
         from doubletime.reporting.console import COLUMNS_VARIABLE
 
         shown[COLUMNS_VARIABLE] = str(shutil.get_terminal_size().columns)
-    is_here = place.hosts is None and allocation.from_slurm(os.environ) is None
     prepared = job.prepare(
         job.Request(
             [sys.executable, "-m", "doubletime", *arguments],
             hosts=place.hosts,
-            ranks=2 if ranks is None and is_here else ranks,
+            ranks=ranks,
             ssh=place.ssh,
+            backend=backend,
             environment=shown,
-            bind=False,  # a backend's threads would have to share a core with the computation
+            bind=bind,
         )
     )
+    if prepared.is_across:
+        for line in remembered(prepared.placement):
+            typer.echo(f"note: {line}", err=True)
     return supervise.carry_out(prepared).exit_code
+
+
+def is_first() -> bool:
+    """Whether this process is rank 0, or no rank: the one that reads and writes files."""
+    place = environment.place()
+    return place is None or place.rank == 0
 
 
 def write(file: Path, text: str) -> None:
@@ -89,11 +128,13 @@ def write(file: Path, text: str) -> None:
 
 
 def check_writable(file: Path) -> None:
-    """Before anything is measured.
+    """Before anything is measured; by who will write it, as other ranks may see another disk.
 
     Raises:
         LaunchError: if the file cannot be written, for its folder or what stands in its place.
     """
+    if not is_first():
+        return
     if file.is_dir():
         raise LaunchError(f"{file} is a folder", f"--output {file / 'profile.toml'}")
     folder = file.absolute().parent

@@ -15,14 +15,19 @@ from typing import Annotated
 import typer
 from typer.core import TyperCommand, TyperOption
 
-from doubletime.cli import plain
 from doubletime.cli.where import (
+    BackendOption,
+    EnvOption,
     HostfileOption,
     HostsOption,
+    MaxRestartsOption,
+    MinHostsOption,
     SshCommandOption,
     SshConfigOption,
+    remembered,
     where,
 )
+from doubletime.cluster.loaded import Library
 from doubletime.environment import own_cores
 from doubletime.errors import LaunchError
 
@@ -41,7 +46,7 @@ class ProgramCommand(TyperCommand):
     """A command line whose options end where a program begins, be it `-m module`."""
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
-        """Put `--` before the program, so that what follows it is left alone; then read the options."""
+        """Put `--` before the program, so that what follows it is left alone."""
         with_value = {
             word
             for option in self.params
@@ -49,11 +54,11 @@ class ProgramCommand(TyperCommand):
             for word in option.opts
         }
         marked = _with_program_marked(args, with_value)
-        values = plain.read(self, ctx, marked)
-        if values is None:
-            return super().parse_args(ctx, marked)
-        ctx.params.update(values)
-        return []
+        if "--help" not in marked:
+            # Now, as the answer takes as long as what comes before it is needed.
+            ctx.obj = Library()
+            ctx.call_on_close(ctx.obj.close)
+        return super().parse_args(ctx, marked)
 
 
 def _with_program_marked(args: list[str], with_value: set[str]) -> list[str]:
@@ -84,10 +89,7 @@ def run(
     per_host: Annotated[
         int | None, typer.Option("--per-host", min=1, help="How many ranks on each host.")
     ] = None,
-    backend: Annotated[
-        str | None,
-        typer.Option(metavar="mpi|gloo|nccl", help="What dt.init() joins over by default."),
-    ] = None,
+    backend: BackendOption = None,
     launcher: Annotated[
         str | None,
         typer.Option(
@@ -101,10 +103,7 @@ def run(
             help="Give each rank cores of its own.  [default: on one host, where all are ours]"
         ),
     ] = None,
-    env: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="A variable for every rank; may be repeated."),
-    ] = None,
+    env: EnvOption = None,
     ssh_config: SshConfigOption = None,
     ssh_command: SshCommandOption = None,
     tag_output: Annotated[
@@ -118,17 +117,8 @@ def run(
             "across hosts off a terminal, a new folder in $DOUBLETIME_LOGS or doubletime-logs]",
         ),
     ] = None,
-    max_restarts: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            help="Start the job again when it fails, so often, on the hosts that are healthy; "
-            "DOUBLETIME_RESTART tells it which time.",
-        ),
-    ] = 0,
-    min_hosts: Annotated[
-        int, typer.Option(min=1, help="With --max-restarts: on no fewer hosts.")
-    ] = 1,
+    max_restarts: MaxRestartsOption = 0,
+    min_hosts: MinHostsOption = 1,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the exact command instead of running it.")
     ] = False,
@@ -160,6 +150,9 @@ def run(
     cores = own_cores()
     if not prepared.is_across and prepared.placement.ranks > cores:
         typer.echo(f"doubletime: {prepared.placement.ranks} ranks share {cores} cores", err=True)
+    if prepared.is_across:
+        for line in remembered(prepared.placement):
+            _say(line)
     if max_restarts:
         from doubletime.cluster import persistent
         from doubletime.cluster.restart import Policy

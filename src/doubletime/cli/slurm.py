@@ -9,20 +9,21 @@ from typing import Annotated
 
 import typer
 
+from doubletime.cli.batch import RULE
 from doubletime.cli.run import rank_command, variables
+from doubletime.cli.where import BackendOption, EnvOption, MaxRestartsOption, MinHostsOption
 from doubletime.cluster import batch_system
 from doubletime.errors import LaunchError
 
 HELP = (
     "Write the script that Slurm's sbatch takes, to run a program on several hosts.\n\n"
-    "The program is a script (run by this Python), -m and a module, or any executable; "
-    "what follows it is its own. "
+    "The program is a script (run by this Python), -m and a module, or any executable. "
+    f"{RULE} "
     "The script is printed, written to a file (--save) or handed to sbatch (--submit)."
 )
 
 
 def slurm(
-    ctx: typer.Context,
     program: Annotated[
         list[str], typer.Argument(metavar="PROGRAM [ARGS]", help="What each rank runs.")
     ],
@@ -50,14 +51,10 @@ def slurm(
         list[str] | None,
         typer.Option(metavar="LINE", help="A shell line before: 'module load openmpi'."),
     ] = None,
-    backend: Annotated[
-        str | None, typer.Option(metavar="mpi|gloo|nccl", help="As of `doubletime run`.")
-    ] = None,
-    env: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="As of `doubletime run`.")
-    ] = None,
-    max_restarts: Annotated[int | None, typer.Option(min=0, help="As of `doubletime run`.")] = None,
-    min_hosts: Annotated[int | None, typer.Option(min=1, help="As of `doubletime run`.")] = None,
+    backend: BackendOption = None,
+    env: EnvOption = None,
+    max_restarts: MaxRestartsOption = 0,
+    min_hosts: MinHostsOption = 1,
     save: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the script there.")
     ] = None,
@@ -65,14 +62,6 @@ def slurm(
 ) -> None:
     """Write the script that Slurm takes, or submit it."""
     rank_command(program)  # before it waits in a queue
-    ours = {word for option in ctx.command.params for word in option.opts}
-    behind = [word for word in program[1:] if word.partition("=")[0] in ours - {"program"}]
-    if behind:
-        typer.echo(
-            f"note: {', '.join(behind)} after {program[0]} is its own; options of slurm stand before "
-            f"it: doubletime slurm {behind[0]} … {program[0]}",
-            err=True,
-        )
     launch = batch_system.Launch(program, backend, variables(env or []), max_restarts, min_hosts)
     job = batch_system.SlurmJob(
         name=name or job_name(program),

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import os
-import shutil
-import sys
 import time
 import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from doubletime import environment, failure
+from doubletime.cli import local_ranks
+from doubletime.cli.where import (
+    HostfileOption,
+    HostsOption,
+    SshCommandOption,
+    SshConfigOption,
+    Where,
+    where,
+)
 from doubletime.errors import DataError, DoubletimeError, LaunchError
 
 if TYPE_CHECKING:
+    from doubletime.cluster.placement import Placement
     from doubletime.training.task import Task
 
 
@@ -24,8 +34,13 @@ def train(
         str, typer.Argument(help="task.py, task.py:Name, or built in: fashion-mnist, digits.")
     ],
     ranks: Annotated[
-        int | None, typer.Option("-n", "--ranks", min=1, help="Ranks on this host.  [default: 1]")
+        int | None,
+        typer.Option(
+            "-n", "--ranks", min=1, help="How many ranks.  [default: 1; one per slot of hosts]"
+        ),
     ] = None,
+    hosts: HostsOption = None,
+    hostfile: HostfileOption = None,
     epochs: Annotated[int | None, typer.Option(help="In place of the task's own.")] = None,
     global_batch: Annotated[
         int | None, typer.Option(help="Samples per step over all ranks, in place of the task's.")
@@ -44,8 +59,13 @@ def train(
     name: Annotated[
         str | None, typer.Option(help="Of that folder.  [default: the task and the time]")
     ] = None,
+    ssh_config: SshConfigOption = None,
+    ssh_command: SshCommandOption = None,
 ) -> None:
-    """Train a task by synchronous SGD, on 1 rank or many."""
+    """Train a task by synchronous SGD, on 1 rank or many.
+
+    Hosts are those of --hosts or --hostfile, else those that Slurm has allotted, else this one.
+    """
     place = environment.place()
     if place is not None:
         try:
@@ -60,9 +80,11 @@ def train(
                 raise
             raise typer.Exit(1) from error
         return
-    if compare and (ranks is None or ranks == 1):
+    asked = where(hosts, hostfile, ssh_config, ssh_command)
+    placed = _place(asked, ranks)
+    if compare and placed.ranks == 1:
         raise LaunchError("--compare needs more than 1 rank to compare with", "add -n 2")
-    if not compare and ranks in (None, 1) and backend is None:
+    if not compare and placed.ranks == 1 and backend is None and _is_here(placed):
         _train_here(task, epochs, global_batch, seed, limit, backend, runs, name)
         return
     task, default_name = _prepared(task)
@@ -75,12 +97,12 @@ def train(
             "--backend": backend,
         }
     )
+    job = _Job(task, options, backend, asked)
     if compare:
         stamp = time.strftime("%Y%m%d-%H%M%S")
-        _compare(task, ranks or 1, options, runs, name or f"{default_name}-{stamp}")
+        _compare(job, placed, runs, name or f"{default_name}-{stamp}")
     else:
-        options += _options({"--runs": runs, "--name": name})
-        _launch(task, ranks or 1, options, {})
+        job.run(placed.ranks, _options({"--runs": runs, "--name": name}))
 
 
 def _train_here(
@@ -148,39 +170,66 @@ def _prepared(task: str) -> tuple[str, str]:
     return task, found.name
 
 
-def _compare(task: str, ranks: int, options: list[str], runs: Path, name: str) -> None:
+def _place(asked: Where, ranks: int | None) -> Placement:
+    """How many ranks on which host.
+
+    Raises:
+        LaunchError: if they cannot be placed so.
+    """
+    from doubletime.cluster import allocation, placement
+    from doubletime.cluster.hosts import Host
+
+    hosts = asked.hosts or allocation.from_slurm(os.environ)
+    if hosts is None:
+        return placement.place([Host("localhost")], ranks)
+    return placement.place(hosts, ranks)
+
+
+def _is_here(placed: Placement) -> bool:
+    from doubletime.cluster import network
+
+    return network.is_here(placed.hosts[0])
+
+
+@dataclass(frozen=True)
+class _Job:
+    """This same command, to be run on ranks: what to train, how, and where."""
+
+    task: str
+    options: list[str]
+    backend: str | None
+    where: Where
+
+    def run(self, ranks: int, more: Sequence[str] = (), threads: int | None = None) -> None:
+        """Run it on so many ranks; does not return where they fail."""
+        exit_code = local_ranks.start(
+            ["train", self.task, *self.options, *more],
+            ranks,
+            self.where,
+            # One for each device ("cpu:gloo,cuda:nccl") is the ranks' affair.
+            backend=None if ":" in (self.backend or "") else self.backend,
+            environment={} if threads is None else {"OMP_NUM_THREADS": str(threads)},
+        )
+        if exit_code:
+            raise typer.Exit(exit_code)
+
+
+def _compare(job: _Job, placed: Placement, runs: Path, name: str) -> None:
     """The same recipe on 1 rank and on several, with as many threads per rank in both."""
     from doubletime.reporting import runlog
     from doubletime.reporting.console import comparison_table, open_console
     from doubletime.units import plural
 
-    threads = os.environ.get("OMP_NUM_THREADS") or str(max(1, environment.own_cores() // ranks))
-    settings = {"OMP_NUM_THREADS": threads}
+    most = max(count for _, count in placed.counts)
+    threads = int(os.environ.get("OMP_NUM_THREADS") or max(1, environment.own_cores() // most))
     console = open_console()
     results = []
-    for count in (1, ranks):
+    for count in (1, placed.ranks):
         folder = f"{name}-n{count}"
-        console.print(
-            f"\n{plural(count, 'rank')}, {plural(int(threads), 'thread')} each", style="bold"
-        )
-        _launch(task, count, [*options, *_options({"--runs": runs, "--name": folder})], settings)
+        console.print(f"\n{plural(count, 'rank')}, {plural(threads, 'thread')} each", style="bold")
+        job.run(count, _options({"--runs": runs, "--name": folder}), threads)
         results.append(runlog.read_result(runs / folder))
     console.print(comparison_table(*results))
-
-
-def _launch(task: str, ranks: int, options: list[str], settings: dict[str, str]) -> None:
-    """Run this same command on so many ranks; does not return where they fail."""
-    from doubletime.cluster.supervise import run_local
-
-    settings = dict(settings)
-    if sys.stdout.isatty():
-        from doubletime.reporting.console import COLUMNS_VARIABLE
-
-        settings[COLUMNS_VARIABLE] = str(shutil.get_terminal_size().columns)
-    command = [sys.executable, "-m", "doubletime", "train", task, *options]
-    exit_code = run_local(command, ranks, environment=settings)
-    if exit_code:
-        raise typer.Exit(exit_code)
 
 
 def _options(given: dict[str, object]) -> list[str]:

@@ -1,4 +1,4 @@
-"""The options that say on which hosts ranks run, alike for every verb that starts them."""
+"""The options of verbs that start ranks, alike for all: on which hosts, and how; what is known of these."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from doubletime.errors import LaunchError
 
 if TYPE_CHECKING:
     from doubletime.cluster.hosts import Host
+    from doubletime.cluster.placement import Placement
     from doubletime.cluster.ssh import Ssh
 
 HostsOption = Annotated[
@@ -31,6 +32,28 @@ SshConfigOption = Annotated[
 ]
 SshCommandOption = Annotated[
     str | None, typer.Option("--ssh-command", metavar="COMMAND", help="A command to use like ssh.")
+]
+BackendOption = Annotated[
+    str | None,
+    typer.Option(
+        "--backend", metavar="mpi|gloo|nccl", help="What dt.init() joins over by default."
+    ),
+]
+EnvOption = Annotated[
+    list[str] | None,
+    typer.Option("--env", metavar="NAME=VALUE", help="A variable for every rank; may be repeated."),
+]
+MaxRestartsOption = Annotated[
+    int,
+    typer.Option(
+        "--max-restarts",
+        min=0,
+        help="Start the job again when it fails, so often, on the hosts that are healthy; "
+        "DOUBLETIME_RESTART tells it which time.",
+    ),
+]
+MinHostsOption = Annotated[
+    int, typer.Option("--min-hosts", min=1, help="With --max-restarts: on no fewer hosts.")
 ]
 
 
@@ -58,6 +81,18 @@ def where(
     if hosts is not None and hostfile is not None:
         raise LaunchError("--hosts and --hostfile both name hosts", "leave one of them out")
     return Where(_hosts(hosts, hostfile), _ssh(ssh_command, ssh_config))
+
+
+def remembered(placement: Placement) -> tuple[str, ...]:
+    """What the doctor has found of these hosts, in lines worth telling before a job starts there."""
+    from doubletime.collectives.places import hosts_path, profile_path
+
+    file = hosts_path(profile_path())
+    if not file.exists():  # the rest takes a moment to load
+        return ()
+    from doubletime.cluster.doctor.recall import recall
+
+    return recall(file, placement.counts)
 
 
 def _hosts(text: str | None, file: Path | None) -> tuple[Host, ...] | None:

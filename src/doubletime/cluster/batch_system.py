@@ -22,14 +22,14 @@ class Launch:
         program: a script with its arguments, `-m` and a module, or an executable.
         backend: for `--backend`; None for the usual one.
         environment: for `--env`.
-        max_restarts, min_hosts: for the options of these names; None leaves them out.
+        max_restarts, min_hosts: for the options of these names; the defaults are left out.
     """
 
     program: Sequence[str]
     backend: str | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
-    max_restarts: int | None = None
-    min_hosts: int | None = None
+    max_restarts: int = 0
+    min_hosts: int = 1
 
     def words(self) -> list[str]:
         """What comes after `doubletime run`."""
@@ -40,12 +40,10 @@ class Launch:
             options += ["--backend", self.backend]
         for name, value in self.environment.items():
             options += ["--env", f"{name}={value}"]
-        for option, number in (
-            ("--max-restarts", self.max_restarts),
-            ("--min-hosts", self.min_hosts),
-        ):
-            if number is not None:
-                options += [option, str(number)]
+        if self.max_restarts:
+            options += ["--max-restarts", str(self.max_restarts)]
+        if self.min_hosts > 1:
+            options += ["--min-hosts", str(self.min_hosts)]
         return [*options, *self.program]
 
 
