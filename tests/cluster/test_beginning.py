@@ -11,6 +11,7 @@ from doubletime.cluster.beginning import Roll, Sight, look, trouble
 _SEEN = Sight("script train.py", "/shared", is_there=True, content=(10, 1))
 _OTHER = _SEEN._replace(content=(10, 2))
 _NONE = _SEEN._replace(is_there=False, content=None)
+_NOWHERE = Sight("folder", "/shared", is_there=False, lacks_folder=True)
 
 
 def test_a_script_is_known_by_its_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -22,6 +23,17 @@ def test_a_script_is_known_by_its_content(tmp_path: Path, monkeypatch: pytest.Mo
     assert first.is_there
     script.write_text("print(2)\n")
     assert look(["train.py"]).content != first.content
+
+
+def test_another_folder_than_the_job_s_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "link").symlink_to(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    for folder, lacks in (("link", False), (".", False), ("..", True), ("none", True)):
+        monkeypatch.setenv("DOUBLETIME_FOLDER", str(tmp_path / folder))
+        assert look(["train.py"]).lacks_folder == lacks
 
 
 @pytest.mark.parametrize(
@@ -52,6 +64,11 @@ def test_hosts_that_see_the_same_begin() -> None:
             "there is no script train.py on hosts node2, node3 (looked in /shared)\n",
         ),
         (
+            {"node1": _SEEN, "node2": _NOWHERE},
+            _SEEN,
+            "there is no folder /shared on host node2\n",
+        ),
+        (
             {"node1": _SEEN, "node2": _OTHER},
             _SEEN,
             "script train.py on host node2 is another file than here (looked in /shared)\n",
@@ -67,7 +84,8 @@ def test_hosts_that_do_not_are_named(seen: dict[str, Sight], own: Sight, told: s
     found = trouble(seen, own)
     assert found is not None
     assert told in found
-    assert "\n  remedy: put it into a folder that all hosts share" in found
+    assert "a folder that all hosts share" in found
+    assert found.count("remedy") == 1
 
 
 def test_a_job_begins_when_all_have_come() -> None:

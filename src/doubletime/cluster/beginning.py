@@ -8,10 +8,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+FOLDER_VARIABLE = "DOUBLETIME_FOLDER"  # in which ranks on all hosts are to start
 # How long hosts are waited for that have not come, after the last one that has: launchers have
 # limits of their own. Where the job fails anyway, only so that one error names all hosts.
 _OTHERS_S = 60.0
 _OTHERS_IN_TROUBLE_S = 3.0
+_SHARED_FOLDER = "start the job from a folder that all hosts share, under the same path"
 _SHARED = "put it into a folder that all hosts share (doubletime doctor --script tells)"
 
 
@@ -23,18 +25,26 @@ class Sight(NamedTuple):
         folder: in which it was looked for.
         is_there: whether it was found.
         content: of a script, its length in bytes and a checksum; else None.
+        lacks_folder: whether this is not the folder in which the job was to start.
     """
 
     what: str
     folder: str
     is_there: bool
     content: tuple[int, int] | None = None
+    lacks_folder: bool = False
 
 
-def look(program: Sequence[str], folder: str | None = None) -> Sight:
+def look(program: Sequence[str]) -> Sight:
     """Look for `script.py`, `-m module` or `-- executable` from this folder, as the rank will."""
+    # Without pathlib: each rank pays for what it loads.
+    folder, wanted = os.getcwd(), os.environ.get(FOLDER_VARIABLE)  # noqa: PTH109
+    try:
+        if wanted and not os.path.samefile(wanted, folder):  # noqa: PTH121
+            return Sight("folder", wanted, is_there=False, lacks_folder=True)
+    except OSError:
+        return Sight("folder", wanted or folder, is_there=False, lacks_folder=True)
     kind, *rest = program
-    folder = folder or os.getcwd()  # noqa: PTH109 (each rank pays for what it loads)
     if kind == "-m":
         from importlib.util import find_spec
 
@@ -59,8 +69,11 @@ def trouble(seen: Mapping[str, Sight], own: Sight) -> str | None:
         seen: what each host sees, by its name.
         own: what the launcher sees.
     """
-    lacking = [host for host, sight in seen.items() if not sight.is_there]
     told = []
+    elsewhere = [host for host, sight in seen.items() if sight.lacks_folder]
+    if elsewhere:
+        told.append(no_folder(elsewhere, seen[elsewhere[0]].folder))
+    lacking = [host for host, sight in seen.items() if not (sight.is_there or sight.lacks_folder)]
     if lacking:
         sight = seen[lacking[0]]
         remedy = _SHARED if sight.what.startswith("script ") else "install it there"
@@ -82,6 +95,11 @@ def trouble(seen: Mapping[str, Sight], own: Sight) -> str | None:
             f"  remedy: {_SHARED}; a shared folder may show a change some seconds late\n"
         )
     return "".join(told) or None
+
+
+def no_folder(hosts: Sequence[str], folder: str) -> str:
+    """That some hosts do not have the folder in which the job was to start, and what to do."""
+    return f"there is no folder {folder} on {_hosts(hosts)}\n  remedy: {_SHARED_FOLDER}\n"
 
 
 class Roll:
@@ -115,6 +133,12 @@ class Roll:
         self._here.add(rank)
         self._came_s = now
 
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The hosts of ranks that have not come."""
+        late = (host for rank, host in enumerate(self._hosts) if rank not in self._here)
+        return tuple(dict.fromkeys(late))
+
     def may_begin(self) -> bool:
         """Whether all have come, and see the same."""
         return len(self._here) == len(self._hosts) and trouble(self._seen, self._own) is None
@@ -130,7 +154,7 @@ class Roll:
             return found if not missing or waited_s > _OTHERS_IN_TROUBLE_S else None
         if not missing or waited_s < _OTHERS_S:
             return None
-        late = _hosts(dict.fromkeys(self._hosts[rank] for rank in missing))
+        late = _hosts(self.missing)
         ranks = f"rank{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))}"
         return (
             f"{ranks} on {late} did not start within {waited_s:.0f} s of the others\n"

@@ -160,6 +160,12 @@ class Control:
                 for each in self._members.values()
             )
 
+    @property
+    def missing_hosts(self) -> tuple[str, ...]:
+        """Hosts of ranks that have not come, in a job across hosts that has not begun."""
+        with self._lock:
+            return () if self._roll is None or self._has_begun else self._roll.missing
+
     def settle(self, timeout_s: float) -> bool:
         """Wait until the watches have ended that are within reach; False where some have not."""
         end_s = time.monotonic() + timeout_s

@@ -107,6 +107,7 @@ def _serve(order: Order) -> None:
     except OSError as error:
         _send(frames.REFUSAL, 0, f"{order.folder}: {error.strerror}".encode())
         return
+    _send(frames.BEAT)  # ready to start
     starts: queue.Queue[tuple[str, str]] = queue.Queue()
     threading.Thread(target=_hold_lifeline, args=(starts, order.silence_s), daemon=True).start()
     with contextlib.ExitStack() as held:

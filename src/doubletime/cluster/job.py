@@ -114,7 +114,7 @@ def prepare(request: Request, library: Library | None = None) -> Prepared:
         bind=request.bind,
         placement=placed if is_across else None,
         ssh=_reach(request, implementation, is_allotted=is_allotted) if is_across else None,
-        folder=_folder(),
+        folder=folder(),
         interface=network.interface_to(placed.hosts) if is_across else None,
     )
     return Prepared(request, plan, implementation, placed, is_across)
@@ -177,7 +177,7 @@ def _reach(
     return (program, *(word for word in words[1:] if word != "-T"))
 
 
-def _folder() -> str:
+def folder() -> str:
     """This folder as the shell names it: its real path may go through a mount of this host alone."""
     named, real = os.environ.get("PWD", ""), Path.cwd()
     if named.startswith("/") and Path(named).is_dir() and Path(named).samefile(real):

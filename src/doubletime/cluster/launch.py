@@ -7,13 +7,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from doubletime.cluster.across import Job
+from doubletime.cluster.beginning import FOLDER_VARIABLE
 from doubletime.cluster.implementations import Dialect, Implementation
 from doubletime.cluster.network import Interface
 from doubletime.cluster.placement import Placement
 from doubletime.environment import BIND_VARIABLE, HOSTS_VARIABLE, LAUNCHER_VARIABLE
 from doubletime.errors import LaunchError
 
-OURS = (LAUNCHER_VARIABLE, HOSTS_VARIABLE, BIND_VARIABLE)  # an outer job's are not this one's
+OURS = (
+    LAUNCHER_VARIABLE,
+    HOSTS_VARIABLE,
+    BIND_VARIABLE,
+    FOLDER_VARIABLE,
+)  # an outer job's are not this one's
 # Hydra hands to other hosts what it is told to, but never the last variable of all.
 LAST_VARIABLE = "DOUBLETIME_LAST"
 _RANK_MODULE = "doubletime.cluster.rank"
@@ -125,6 +131,7 @@ def plan(
         shared = {
             LAUNCHER_VARIABLE: "run",
             HOSTS_VARIABLE: ",".join(placement.hosts),
+            FOLDER_VARIABLE: folder,
             **({BIND_VARIABLE: "1"} if bind else {}),
             **implementation.dialect.environment,
         }

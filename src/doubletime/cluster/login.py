@@ -86,6 +86,7 @@ class Login:
         told: the end of what ssh and the agent complained about.
         heard_s: when it last said something.
         is_open: whether it may still say something.
+        is_ready: whether its agent is there, in the right folder.
     """
 
     def __init__(
@@ -106,6 +107,7 @@ class Login:
         self.told = b""
         self.heard_s = time.monotonic()
         self.is_open = True
+        self.is_ready = False
         self._lock = threading.Lock()  # of what goes out: beats come from a thread
         self._outgoing = bytearray()
         if self.process.stdin is not None:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from doubletime.cluster import allocation, health, job, restart, supervise
+from doubletime.cluster import health, job, restart, supervise
 from doubletime.cluster.hosts import Host
 from doubletime.cluster.job import Prepared, Request
 from doubletime.cluster.restart import Ending, Health, Policy, Story
-from doubletime.cluster.ssh import Ssh
 from doubletime.errors import LaunchError
 
 
@@ -61,7 +58,7 @@ def run(
     def examine(hosts: Sequence[str]) -> Sequence[Health]:
         if not prepared.is_across:
             return [Health(host) for host in hosts]
-        return health.examine(hosts, _reach(request, hosts), str(Path.cwd()))
+        return health.examine(hosts, health.reach(request.ssh, hosts), job.folder())
 
     return restart.run(names, policy, start, examine, Story(show, log))
 
@@ -69,11 +66,3 @@ def run(
 def _carry_out(prepared: Prepared) -> Ending:
     ended = supervise.carry_out(prepared)
     return Ending(ended.exit_code, ended.cause, ended.lost_hosts, ended.interrupted_by)
-
-
-def _reach(request: Request, hosts: Sequence[str]) -> Ssh:
-    """How a host is asked: within a batch system's allocation by its own way."""
-    allotted = {host.name for host in allocation.from_slurm(os.environ) or ()}
-    if request.ssh is None and allotted >= set(hosts) and shutil.which("srun"):
-        return health.Srun()
-    return request.ssh or Ssh()

@@ -195,7 +195,7 @@ class _Job:
             self._take(host, frame)
         if not chunk:
             self._note_gone(host)
-        elif self._meeting is not None and all(each.decoder.has_begun for each in self._hosts):
+        elif self._meeting is not None and all(each.is_ready for each in self._hosts):
             self._start(self._meeting)
 
     def _start(self, meeting: bytes) -> None:
@@ -205,6 +205,7 @@ class _Job:
             host.tell(START + b" " + meeting + b"\n")
 
     def _take(self, host: Login, frame: Frame) -> None:
+        host.is_ready = True
         if frame.kind == frames.STDOUT:
             self._write(1, frame.payload)
         elif frame.kind == frames.STDERR:
@@ -212,7 +213,8 @@ class _Job:
         elif frame.kind == frames.MEETING:
             self._meeting = frame.payload
         elif frame.kind == frames.REFUSAL:
-            self._fail(_LOST_EXIT_CODE, f"host {host.name}: {frame.payload.decode()}")
+            why = f"host {host.name}: {frame.payload.decode()}"
+            self._fail(_LOST_EXIT_CODE, f"{why}: start the job from a folder that all hosts share")
         elif frame.kind == frames.EXIT:
             host.running.discard(frame.rank)
             code = int(frame.payload)

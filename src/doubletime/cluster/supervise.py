@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
-from doubletime.cluster import beginning, implementations, launch
+from doubletime.cluster import beginning, implementations, job, launch
 from doubletime.cluster.control import Control
 from doubletime.cluster.implementations import Implementation
 from doubletime.cluster.job import Prepared
@@ -86,7 +87,17 @@ def carry_out(prepared: Prepared) -> Outcome:
         hosts=prepared.placement.host_of if prepared.is_across else (),
         tag_output=prepared.request.tag_output,
         log_folder=prepared.request.log_folder,
+        explain=functools.partial(_why_not_begun, prepared),
     )
+
+
+def _why_not_begun(prepared: Prepared, hosts: Sequence[str]) -> str | None:
+    """Why a launcher did not start ranks on some hosts; None where nothing is known."""
+    if prepared.implementation.name == implementations.OWN:
+        return None  # it has told
+    from doubletime.cluster import health
+
+    return health.why_not_begun(hosts, health.reach(prepared.request.ssh, hosts), job.folder())
 
 
 def supervise(
@@ -96,6 +107,7 @@ def supervise(
     hosts: Sequence[str] = (),
     tag_output: bool = False,
     log_folder: Path | None = None,
+    explain: Callable[[Sequence[str]], str | None] | None = None,
 ) -> Outcome:
     """Carry out a plan; when this returns, no process, folder or /dev/shm file of it is left here.
 
@@ -112,6 +124,7 @@ def supervise(
         hosts: the host of each rank, as the job's owner names it; none where all are this one.
         tag_output: whether rank and host stand before each line of output.
         log_folder: where each rank's output goes too, as `rank-N.log`, on its own host.
+        explain: tells why some hosts have not started their ranks, where the launcher has failed.
 
     Raises:
         LaunchError: if the launcher cannot be started, or the limit of silence is nonsense.
@@ -127,24 +140,29 @@ def supervise(
     control = Control(hosts, settings, beginning.look(plan.program) if hosts else None)
     try:
         with adopting_orphans(), received(with_pause=True) as signals:
-            job = Running(plan, implementation, control, signals)
+            running = Running(plan, implementation, control, signals)
             control.start()
             try:
-                job.watch()
+                running.watch()
             finally:
-                job.end()
+                running.end()
+            failures = control.failures()
+            refusal = control.refusal
+            if running.return_code and explain and not (failures or refusal or signals.numbers):
+                missing = control.missing_hosts
+                refusal = explain(missing) if missing else None
             ended = outcome(
                 implementation,
-                job.return_code,
-                control.failures(),
+                running.return_code,
+                failures,
                 control.losses(),
-                job.said,
+                running.said,
                 interrupted_by=signals.numbers[0] if signals.numbers else None,
-                died_s=job.died_s,
-                refusal=control.refusal,
+                died_s=running.died_s,
+                refusal=refusal,
             )
             signals.numbers.clear()
-            job.show(ended.cause.encode(errors="backslashreplace"))
+            running.show(ended.cause.encode(errors="backslashreplace"))
     finally:
         control.close()
     return ended

@@ -294,13 +294,40 @@ def test_no_rank_begins_unless_all_hosts_see_the_same_script(
         cluster.reveal("node2", tmp_path)
         cluster.reveal("node3", script)
     assert done.exit_code == 1
-    assert not done.stdout
+    assert not done.stdout.strip()
     assert done.stderr.count("doubletime: ") == 1
     *_, title, lacking, remedy, differing, _ = done.stderr.splitlines()
     assert title == "doubletime: the job has not begun:"
     assert lacking == f"there is no script {script} on host node2 (looked in {Path.cwd()})"
     assert remedy.startswith("  remedy: put it into a folder that all hosts share")
     assert differing.startswith(f"script {script} on host node3 is another file than here")
+
+
+@pytest.mark.parametrize("how", _LAUNCHERS)
+def test_no_rank_begins_unless_all_hosts_see_the_folder(
+    cluster: VirtualCluster, tmp_path: Path, how: str
+) -> None:
+    folder = tmp_path / "here"
+    folder.mkdir()
+    script = cluster.folder / "program.py"
+    script.write_text("print('begun', flush=True)\n")
+    cluster.hide("node2", tmp_path)
+    try:
+        done = _run_by(cluster, how, ["--hosts", "node[1-2]:1", str(script)], folder)
+    finally:
+        cluster.reveal("node2", tmp_path)
+    assert done.exit_code == 1
+    assert not done.stdout.strip()
+    remedy = "start the job from a folder that all hosts share"
+    if how == "ssh":
+        told = f"doubletime: host node2: {folder}: No such file or directory: {remedy}"
+    else:
+        assert done.stderr.count("doubletime: ") == 1
+        told = (
+            f"doubletime: the job has not begun:\nthere is no folder {folder} on host node2\n"
+            f"  remedy: {remedy}"
+        )
+    assert told in done.stderr
 
 
 def _run_by(

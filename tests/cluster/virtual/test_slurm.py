@@ -69,6 +69,40 @@ def test_an_allocation_is_all_that_run_needs(slurm_cluster: VirtualCluster, mpi:
     assert _rows(done) == [[0, "node1", 0, 3], [1, "node1", 1, 3], [2, "node2", 0, 3]]
 
 
+# One rank is killed at the first start.
+_MORTAL = """
+import os
+from mpi4py import MPI
+world, restart = MPI.COMM_WORLD, os.environ.get("DOUBLETIME_RESTART", "0")
+world.Barrier()
+if restart == "0" and world.rank == 1:
+    os.kill(os.getpid(), 9)
+world.Barrier()
+os.write(1, f'["start {restart}", {world.rank}, "{os.uname().nodename}"]\\n'.encode())
+"""
+
+
+def test_hosts_of_an_allocation_are_asked_through_srun(
+    slurm_cluster: VirtualCluster, tmp_path: Path
+) -> None:
+    """Before a job is started again on them, and when one has not started its ranks."""
+    script = _write(slurm_cluster, _MORTAL)
+    run = [str(venv() / "bin" / "python"), "-m", "doubletime", "run"]
+    salloc = ["salloc", "-Q", "-N2", "--ntasks-per-node=1"]
+    done = _on_first(slurm_cluster, "mpich", [*salloc, *run, "--max-restarts", "1", str(script)])
+    assert _rows(done) == [["start 1", 0, "node1"], ["start 1", 1, "node2"]]
+    assert "restart 1 of 1, on node1, node2" in done.stderr
+    folder = tmp_path / "here"
+    folder.mkdir()
+    slurm_cluster.hide("node2", tmp_path)
+    try:
+        done = _on_first(slurm_cluster, "mpich", [*salloc, *run, str(script)], folder=folder)
+    finally:
+        slurm_cluster.reveal("node2", tmp_path)
+    assert done.exit_code == 1
+    assert f"there is no folder {folder} on host node2" in done.stderr
+
+
 def test_mpiexec_within_an_allocation(slurm_cluster: VirtualCluster, mpi: str) -> None:
     script = _write(slurm_cluster, _LAUNCHED)
     command = ["mpiexec", "-n", "2", str(venv(mpi) / "bin" / "python"), str(script)]
@@ -117,10 +151,11 @@ def _on_first(
     mpi: str,
     command: Sequence[str],
     env: Mapping[str, str | None] | None = None,
+    folder: Path | None = None,
 ) -> Ranks:
     """Run a command on the first host; nothing of it outlives it on any host."""
     settings = {"SLURM_CONF": str(cluster.folder / "slurm" / "slurm.conf"), **(env or {})}
-    entered = [*cluster.enter(cluster.hosts[0]), *command]
+    entered = [*cluster.enter(cluster.hosts[0], folder), *command]
     with start_command(entered, mpi=mpi, env=settings) as job:
         try:
             done = job.wait(60)
