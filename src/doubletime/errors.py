@@ -11,6 +11,7 @@
   - TaskError          a task file that does not describe a task
   - DataError          data that is missing, damaged or too small
   - TrainingError      a training run that may not go on (a loss that is not finite)
+    - CheckpointError  a checkpoint that cannot be written, is damaged, or is of something else
 """
 
 from __future__ import annotations
@@ -72,3 +73,7 @@ class DataError(DoubletimeError):
 
 class TrainingError(DoubletimeError):
     """A training run that may not go on."""
+
+
+class CheckpointError(TrainingError):
+    """A checkpoint that cannot be written, is damaged, or is of something else."""

@@ -12,7 +12,15 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from doubletime.training.loop import EpochDone, Event, RunDone, RunStarted, StepDone
+from doubletime.training.events import (
+    EpochDone,
+    Event,
+    Notice,
+    Resumed,
+    RunDone,
+    RunStarted,
+    StepDone,
+)
 from doubletime.units import format_seconds, plural
 
 # The launcher hands a rank's output through a pipe. Whoever starts the ranks from a terminal says
@@ -80,8 +88,11 @@ class Watch:
         elif isinstance(event, RunDone):
             self._bar.stop()
             self._console.print(result_table(event))
-        else:
+        elif isinstance(event, Resumed):
+            self._resume(event)
+        elif isinstance(event, Notice):
             self._console.print(f"note: {event.text}", style="yellow", markup=False)
+        # A checkpoint that is whole needs no word: one that could not be written is a Notice.
 
     def _begin(self, event: RunStarted) -> None:
         self._started = event
@@ -95,9 +106,17 @@ class Watch:
         self._console.print(event.session, markup=False)
         self._bar.update(self._row, total=event.samples * event.epochs)
 
+    def _resume(self, event: Resumed) -> None:
+        self._samples = event.samples
+        self._console.print(
+            f"goes on in epoch {event.epoch} after {plural(event.step, 'step')}, from {event.path} "
+            f"(saved by {plural(event.world_size, 'rank')})",
+            markup=False,
+        )
+
     def _step(self, event: StepDone) -> None:
         now_s = time.monotonic()
-        if event.step == 1:
+        if event.step == 1 or not self._epoch_started_s:
             self._epoch_started_s, self._epoch_samples = now_s, 0
         else:
             self._epoch_samples += event.samples

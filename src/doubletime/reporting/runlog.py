@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from doubletime.errors import DataError, TrainingError
-from doubletime.training.loop import Event, RunDone, RunStarted
+from doubletime.training.events import Event, RunDone, RunStarted
 
 CONFIG = "config.json"
 METRICS = "metrics.jsonl"
@@ -28,18 +28,22 @@ class RunLog:
 
     Args:
         folder: `runs/NAME`; must not hold a run yet.
+        goes_on: it may hold one, to which this one is added.
 
     Raises:
         TrainingError: if the folder holds a run, or cannot be written.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, goes_on: bool = False) -> None:
         self.folder = folder
-        if (folder / METRICS).exists():
-            raise TrainingError(f"{folder} holds a run already", "--name another, or delete it")
+        if not goes_on and (folder / METRICS).exists():
+            raise TrainingError(
+                f"{folder} holds a run already",
+                "--resume auto to go on with it, --name another, or delete it",
+            )
         with self._writing():
             folder.mkdir(parents=True, exist_ok=True)
-            self._lines = (folder / METRICS).open("w", encoding="utf-8")
+            self._lines = (folder / METRICS).open("a", encoding="utf-8")
         self._started_s = time.monotonic()
 
     def __call__(self, event: Event) -> None:

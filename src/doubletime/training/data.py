@@ -15,6 +15,8 @@ from doubletime.errors import DataError, TaskError
 from doubletime.training import session
 from doubletime.training.task import Data
 
+_SEEDS_APART = 1_000_003
+
 
 @dataclass(frozen=True)
 class Share:
@@ -99,7 +101,7 @@ class ShardedSampler(Sampler[list[int]]):
     def _order(self) -> Tensor:
         if not self.shuffle:
             return torch.arange(self.length)
-        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
+        generator = torch.Generator().manual_seed(self.seed * _SEEDS_APART + self.epoch)
         return torch.randperm(self.length, generator=generator)
 
 
@@ -114,14 +116,20 @@ class Batches:
         global_count: the same over all ranks.
         weight: what to multiply a mean loss with before `backward()`, so that the average over
             the ranks is the mean over the global batch: count · world_size / global_count.
+        position: the epoch, from 0, and how many of its batches have been given out: where to go on
+            once the batch at hand has been trained on.
     """
 
     def __init__(self, data: Data, sampler: ShardedSampler, num_workers: int = 0) -> None:
         self.sampler = sampler
         self.count = 0
         self.global_count = 0
+        self.position = (0, 0)
         self._epochs = 0
         self._first = 0
+        # Its own, for the workers' seeds: whether an epoch is begun anew or resumed must leave the
+        # default generator alike.
+        self._generator = torch.Generator()
         self._tensors = tensors_of(data)
         self._loader: DataLoader[Any] | None = None
         if self._tensors is None:
@@ -130,6 +138,7 @@ class Batches:
                 batch_sampler=sampler,
                 num_workers=num_workers,
                 persistent_workers=num_workers > 0,
+                generator=self._generator,
             )
 
     @property
@@ -159,17 +168,24 @@ class Batches:
                 "resume with the data and the global batch that the job began with",
             )
         self._epochs, self._first = epoch, step
+        self.position = (epoch, step)
 
     def __iter__(self) -> Iterator[Any]:
         """The batches of the next epoch; after `resume`, the rest of that one."""
-        self.sampler.epoch, self.sampler.first = self._epochs, self._first
-        self._epochs, self._first = self._epochs + 1, 0
+        epoch, first = self._epochs, self._first
+        self.sampler.epoch, self.sampler.first = epoch, first
+        self.position = (epoch, first)
+        self._epochs, self._first = epoch + 1, 0
         if self._loader is not None:
+            seed = (self.sampler.seed * _SEEDS_APART + epoch) * _SEEDS_APART + self.sampler.rank
+            self._generator.manual_seed(seed % (1 << 63))
             loaded: Iterator[Any] = iter(self._loader)
         else:
             loaded = _gather(self._tensors or (), self.sampler)
-        for share, batch in zip(self.sampler.shares(), loaded, strict=True):
+        shares = zip(self.sampler.shares(), loaded, strict=True)
+        for step, (share, batch) in enumerate(shares, first + 1):
             self.count, self.global_count = len(share.indices), share.global_count
+            self.position = (epoch, step)
             yield batch
 
 

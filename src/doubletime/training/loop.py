@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,186 +12,79 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from doubletime.errors import TaskError, TrainingError
-from doubletime.training import session
+from doubletime.training import preemption, session
+from doubletime.training.checkpoint.contents import Parts
 from doubletime.training.data import Batches, ShardedSampler, length_of, loader
+from doubletime.training.events import CheckpointSaved as CheckpointSaved
+from doubletime.training.events import EpochDone as EpochDone
+from doubletime.training.events import Event as Event
+from doubletime.training.events import Notice as Notice
+from doubletime.training.events import Observer as Observer
+from doubletime.training.events import Resumed as Resumed
+from doubletime.training.events import RunDone as RunDone
+from doubletime.training.events import RunStarted as RunStarted
+from doubletime.training.events import StepDone as StepDone
+from doubletime.training.keeping import Facts, Keeper, Keeping, Progress
 from doubletime.training.parallelize import parallelize, share_buffers, sum_over_ranks
+from doubletime.training.recipe import Recipe as Recipe
 from doubletime.training.task import Data, Task
 from doubletime.training.waiting import WaitingClock
 
 _EVALUATION_BATCH = 1000  # samples per rank and batch: large enough to be quick, small in memory
 
 
-@dataclass(frozen=True)
-class Notice:
-    """Something that people must know before they read the figures."""
-
-    text: str
-
-
-@dataclass(frozen=True)
-class RunStarted:
-    """A run begins.
-
-    Attributes:
-        session: what the ranks found and chose, in one line.
-        samples: of the training data; `steps` global batches per epoch.
-        parameters: numbers to train.
-    """
-
-    task: str
-    session: str
-    world_size: int
-    threads: int
-    samples: int
-    test_samples: int
-    global_batch: int
-    epochs: int
-    steps: int
-    parameters: int
-    seed: int
-    noun: str
-
-
-@dataclass(frozen=True)
-class StepDone:
-    """One step was made.
-
-    Attributes:
-        epoch: from 1.
-        step: within the epoch, from 1.
-        loss: the mean over this rank's share of the global batch.
-        samples: of the global batch.
-    """
-
-    epoch: int
-    step: int
-    loss: float
-    samples: int
-
-
-@dataclass(frozen=True)
-class EpochDone:
-    """One pass over the training data, and over the test data.
-
-    Attributes:
-        loss: mean over all training samples, as they were met.
-        metrics: over all test samples, each counted once; empty without test data.
-        samples_per_s: of all ranks together, evaluation left out.
-        waiting_share: of the training time, how much was spent waiting for communication, mean
-            over the ranks; None where it cannot be measured (on a GPU).
-        train_s, test_s: seconds of both passes.
-    """
-
-    epoch: int
-    loss: float
-    metrics: Mapping[str, float]
-    samples_per_s: float
-    waiting_share: float | None
-    train_s: float
-    test_s: float
-
-
-@dataclass(frozen=True)
-class RunDone:
-    """A run is complete: its last epoch's loss and metrics, and figures over all epochs."""
-
-    task: str
-    world_size: int
-    threads: int
-    noun: str
-    epochs: int
-    loss: float
-    metrics: Mapping[str, float]
-    samples_per_s: float
-    waiting_share: float | None
-    train_s: float
-    total_s: float
-
-
-Event = Notice | RunStarted | StepDone | EpochDone | RunDone
-Observer = Callable[[Event], None]
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """The numbers of a run: a task's own where they are not given.
-
-    Attributes:
-        epochs, global_batch, seed: as in Task.
-        limit: use only the first so many training samples; None for all.
-    """
-
-    epochs: int
-    global_batch: int
-    seed: int
-    limit: int | None = None
-
-    @classmethod
-    def of(
-        cls,
-        task: Task,
-        *,
-        epochs: int | None = None,
-        global_batch: int | None = None,
-        seed: int | None = None,
-        limit: int | None = None,
-    ) -> Recipe:
-        """The task's numbers, with those given in their place.
-
-        Raises:
-            TrainingError: if one is out of range.
-        """
-        recipe = cls(
-            task.epochs if epochs is None else epochs,
-            task.global_batch if global_batch is None else global_batch,
-            task.seed if seed is None else seed,
-            limit,
-        )
-        for name, value, least in (
-            ("epochs", recipe.epochs, 1),
-            ("global_batch", recipe.global_batch, 1),
-            ("seed", recipe.seed, 0),
-            ("limit", 1 if limit is None else limit, 1),
-        ):
-            if not isinstance(value, int):
-                raise TrainingError(f"{name} is {value!r}, no whole number", f"{name} = {least}")
-            if value < least:
-                raise TrainingError(f"{name} is {value}", f"give {name} {least} or more")
-        return recipe
-
-
-def run(task: Task, recipe: Recipe, observe: Observer) -> RunDone:
+def run(task: Task, recipe: Recipe, observe: Observer, keeping: Keeping | None = None) -> RunDone:
     """Train the task on all ranks of the session; every rank must call it alike.
 
     Args:
         task: what to train; its `prepare` has been called.
         recipe: the numbers.
         observe: receives every event, on every rank.
+        keeping: where checkpoints are made, and which one to begin with; None makes none.
 
     Raises:
         TrainingError: if a loss is not finite; it names step and rank.
         DataError, TaskError: if the data cannot be divided among the ranks.
+        CheckpointError: if the checkpoint to begin with is damaged, or of something else.
+        Preempted: if a rank got SIGTERM: all is saved by then, where checkpoints are made.
     """
     started_s = time.perf_counter()
-    joined = session.current()
-    trainer = _Trainer(task, recipe, joined)
+    trainer = _Trainer(task, recipe, session.current())
     observe(trainer.describe())
+    if keeping is None:
+        return _run(trainer, observe, None, started_s)
+    with preemption.noted() as told:
+        keeper = Keeper(keeping, trainer.parts, trainer.facts, told, observe)
+        try:
+            return _run(trainer, observe, keeper, started_s)
+        finally:
+            keeper.close()
+
+
+def _run(trainer: _Trainer, observe: Observer, keeper: Keeper | None, started_s: float) -> RunDone:
+    """All epochs that are still to come."""
+    recipe, joined = trainer.recipe, trainer.joined
+    progress = (keeper and keeper.resume()) or Progress()
+    trainer.batches.resume(progress.epoch, progress.step)
     epochs = []
-    for epoch in range(1, recipe.epochs + 1):
-        epochs.append(trainer.epoch(epoch, observe))
-        observe(epochs[-1])
-    last = epochs[-1]
+    for epoch in range(progress.epoch, recipe.epochs):
+        done = trainer.epoch(progress, observe, keeper)
+        epochs.append(done)
+        observe(done)
+        progress = Progress(epoch + 1, loss=done.loss, metrics=dict(done.metrics))
+        if keeper is not None:
+            keeper.after_epoch(progress)
     train_s = sum(done.train_s for done in epochs)
     shares = [done.waiting_share for done in epochs if done.waiting_share is not None]
     result = RunDone(
-        task.name,
+        trainer.task.name,
         joined.world_size,
         joined.threads,
-        task.noun,
+        trainer.task.noun,
         recipe.epochs,
-        last.loss,
-        last.metrics,
-        trainer.samples * recipe.epochs / train_s,
+        progress.loss,
+        progress.metrics,
+        trainer.samples_met / train_s if train_s else 0.0,
         sum(shares) / len(shares) if shares else None,
         train_s,
         time.perf_counter() - started_s,
@@ -221,6 +113,7 @@ class _Trainer:
         self.optimizer = task.optimizer(self.bare_model.parameters())
         steps = recipe.epochs * len(self.batches)
         self.lr_schedule = task.lr_schedule(self.optimizer, steps)
+        self.samples_met = 0  # by this process, over all ranks
         self.clock = WaitingClock()
         if isinstance(self.model, DistributedDataParallel):
             self.clock.watch(self.model)
@@ -242,17 +135,35 @@ class _Trainer:
             self.task.noun,
         )
 
-    def epoch(self, epoch: int, observe: Observer) -> EpochDone:
-        """Every training sample once, then every test sample once."""
+    @property
+    def parts(self) -> Parts:
+        """What a checkpoint holds of it."""
+        return Parts(self.bare_model, self.optimizer, self.lr_schedule)
+
+    @property
+    def facts(self) -> Facts:
+        """What must be the same where it goes on."""
+        recipe = self.recipe
+        return Facts(
+            self.samples, recipe.global_batch, recipe.seed, recipe.epochs, len(self.batches)
+        )
+
+    def epoch(self, progress: Progress, observe: Observer, keeper: Keeper | None) -> EpochDone:
+        """Every training sample that is still to come in this epoch, then every test sample once."""
         self.model.train()
-        loss_sum, waited_before_s = 0.0, self.clock.waited_s
+        epoch = progress.epoch + 1
+        loss_sum, waited_before_s = progress.loss_sum, self.clock.waited_s
+        samples_before = self.samples_met
         sum_over_ranks([0.0])  # all ranks start together, so that all measure the same epoch
         started_s = time.perf_counter()
-        for step, batch in enumerate(self.batches, 1):
+        for step, batch in enumerate(self.batches, progress.step + 1):
             loss = self._step(epoch, step, batch)
             if self.batches.count:
                 loss_sum += loss * self.batches.count
+            self.samples_met += self.batches.global_count
             observe(StepDone(epoch, step, loss, self.batches.global_count))
+            if keeper is not None:
+                keeper.after_step(replace(progress, step=step, loss_sum=loss_sum))
         if self.joined.device.type == "cuda":
             torch.cuda.synchronize(self.joined.device)
         train_s = time.perf_counter() - started_s
@@ -264,7 +175,7 @@ class _Trainer:
             epoch,
             summed[0] / self.samples,
             metrics,
-            self.samples / (summed[2] / self.joined.world_size),
+            (self.samples_met - samples_before) / (summed[2] / self.joined.world_size),
             summed[1] / summed[2] if self.joined.device.type == "cpu" else None,
             train_s,
             test_s,

@@ -1,0 +1,222 @@
+"""When a training saves a checkpoint, and how it goes on from one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import torch
+
+from doubletime.errors import CheckpointError
+from doubletime.training import session
+from doubletime.training.agreement import Agreement
+from doubletime.training.checkpoint import randomness, restoring
+from doubletime.training.checkpoint.contents import Parts
+from doubletime.training.checkpoint.saver import Saved, Saver
+from doubletime.training.events import CheckpointSaved, Notice, Observer, Resumed
+from doubletime.training.preemption import Preempted, Told
+
+_SEEDS_APART = 1_000_003
+
+
+@dataclass(frozen=True)
+class Keeping:
+    """Where a run's checkpoints lie, how often they are made, and what the run begins with.
+
+    Attributes:
+        folder: of this run's checkpoints; there, and on a file system that all hosts share.
+        every: steps from one to the next; None makes one at each epoch's end.
+        keep: so many are kept, the newest.
+        candidates: to go on from, the best first, the same on all ranks; none to begin anew.
+    """
+
+    folder: Path
+    every: int | None = None
+    keep: int = 3
+    candidates: tuple[Path, ...] = ()
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What must be the same for a run to go on.
+
+    Attributes:
+        samples, global_batch, seed, epochs: as in RunStarted.
+        steps: global batches per epoch.
+    """
+
+    samples: int
+    global_batch: int
+    seed: int
+    epochs: int
+    steps: int
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run has come.
+
+    Attributes:
+        epoch: that it is in, from 0.
+        step: how many steps of that epoch are done.
+        loss_sum: of this rank, over the samples of that epoch so far.
+        loss, metrics: of the epoch before; nan and empty before the first.
+    """
+
+    epoch: int = 0
+    step: int = 0
+    loss_sum: float = 0.0
+    loss: float = float("nan")
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+class Keeper:
+    """Saves what is trained, at the right steps, on all ranks alike.
+
+    Args:
+        keeping: where, and how often.
+        parts: what is trained.
+        facts: what the run is.
+        told: whether this process was told to end.
+        observe: hears what becomes of checkpoints.
+    """
+
+    def __init__(
+        self, keeping: Keeping, parts: Parts, facts: Facts, told: Told, observe: Observer
+    ) -> None:
+        self._keeping, self._parts, self._facts = keeping, parts, facts
+        self._told, self._observe = told, observe
+        self._joined = session.current()
+        self._saver = Saver(keeping.folder, keeping.keep)
+        self._agreement = Agreement(3)
+        self._is_of_one_before = False  # what is under way is said of a checkpoint before this one
+        self._saved_step = -1
+
+    def resume(self) -> Progress | None:
+        """Go on from the best candidate; collective.
+
+        Returns:
+            How far that was; None where there is none.
+
+        Raises:
+            CheckpointError: if it is of another model, data or recipe, or all are damaged.
+        """
+        found = restoring.restore(self._keeping.candidates, self._parts)
+        if found is None:
+            return None
+        self._check(found)
+        for why in found.passed_over:
+            self._observe(Notice(f"{why}; the one before is taken"))
+        position = found.run["position"]
+        step = self._steps_until(position["epoch"], position["step"])
+        loss_sum = sum(float(own["loss_sum"]) for own in found.own)
+        if found.world_size == self._joined.world_size:
+            randomness.restore(found.own[0]["random"])
+        else:
+            torch.manual_seed(self._facts.seed + _SEEDS_APART * step + self._joined.rank)
+        self._saved_step = step
+        progress = Progress(**{**position, "loss_sum": loss_sum})
+        self._observe(
+            Resumed(
+                str(found.path),
+                progress.epoch + 1,
+                progress.step,
+                progress.epoch * self._facts.samples
+                + min(progress.step * self._facts.global_batch, self._facts.samples),
+                found.world_size,
+            )
+        )
+        return progress
+
+    def after_step(self, progress: Progress) -> None:
+        """A step has been made; collective.
+
+        Raises:
+            Preempted: if a rank was told to end: all is saved by then.
+        """
+        saver = self._saver
+        stop, written, failed = self._agreement.after_step(
+            self._told.is_told, saver.has_written, saver.has_failed
+        )
+        if saver.is_pending and not self._is_of_one_before and written == self._joined.world_size:
+            saver.conclude(failed)
+        self._is_of_one_before = False
+        step = self._steps_until(progress.epoch, progress.step)
+        every = self._keeping.every
+        if stop or (every is not None and step % every == 0):
+            self._save(step, progress)
+        if stop:
+            self.finish()
+            raise Preempted(step)
+        self._report()
+
+    def after_epoch(self, progress: Progress) -> None:
+        """An epoch is over, and evaluated; collective."""
+        is_last = progress.epoch == self._facts.epochs
+        if self._keeping.every is None or is_last:
+            self._save(self._steps_until(progress.epoch, progress.step), progress)
+        if is_last:
+            self.finish()
+
+    def finish(self) -> None:
+        """Wait until what was begun is whole; collective."""
+        self._agreement.settle()
+        self._saver.settle()
+        self._report()
+
+    def close(self) -> None:
+        """End the thread that writes; what was begun is lost, but for a rank that is alone."""
+        if self._joined.world_size == 1:
+            self.finish()
+        self._saver.close()
+
+    def _save(self, step: int, progress: Progress) -> None:
+        if step == self._saved_step:
+            return  # an epoch that ends with a checkpoint, or goes on from one
+        self._saved_step = step
+        position = asdict(progress)
+        own = {"loss_sum": position.pop("loss_sum"), "random": randomness.capture()}
+        run = {"facts": asdict(self._facts), "position": position}
+        self._saver.begin(step, self._parts, run, own)
+        self._is_of_one_before = True
+
+    def _steps_until(self, epoch: int, step: int) -> int:
+        return epoch * self._facts.steps + step
+
+    def _report(self) -> None:
+        for outcome in self._saver.outcomes():
+            if isinstance(outcome, Saved):
+                event = CheckpointSaved(
+                    str(outcome.path),
+                    outcome.step,
+                    outcome.nbytes,
+                    outcome.pause_s,
+                    outcome.total_s,
+                )
+                self._observe(event)
+            else:
+                self._observe(
+                    Notice(
+                        f"no checkpoint after step {outcome.step}: {outcome.why}; "
+                        "training goes on, the checkpoints before are whole"
+                    )
+                )
+
+    def _check(self, found: restoring.Restored) -> None:
+        """Whether the run is the one that was saved: else samples would be seen twice, or never."""
+        saved, here = found.run["facts"], asdict(self._facts)
+        for name, option in (
+            ("samples", "--limit"),
+            ("global_batch", "--global-batch"),
+            ("seed", "--seed"),
+            ("epochs", "--epochs"),
+        ):
+            if name == "epochs" and self._parts.lr_schedule is None:
+                continue  # without a schedule over them a run may become longer
+            if saved[name] != here[name]:
+                raise CheckpointError(
+                    f"{found.path} was made with {name.replace('_', ' ')} {saved[name]}, "
+                    f"this run has {here[name]}",
+                    f"{option} {saved[name]}, or begin anew: --resume never, under another --name",
+                )

@@ -1,0 +1,56 @@
+"""The numbers of a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from doubletime.errors import TrainingError
+from doubletime.training.task import Task
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The numbers of a run: a task's own where they are not given.
+
+    Attributes:
+        epochs, global_batch, seed: as in Task.
+        limit: use only the first so many training samples; None for all.
+    """
+
+    epochs: int
+    global_batch: int
+    seed: int
+    limit: int | None = None
+
+    @classmethod
+    def of(
+        cls,
+        task: Task,
+        *,
+        epochs: int | None = None,
+        global_batch: int | None = None,
+        seed: int | None = None,
+        limit: int | None = None,
+    ) -> Recipe:
+        """The task's numbers, with those given in their place.
+
+        Raises:
+            TrainingError: if one is out of range.
+        """
+        recipe = cls(
+            task.epochs if epochs is None else epochs,
+            task.global_batch if global_batch is None else global_batch,
+            task.seed if seed is None else seed,
+            limit,
+        )
+        for name, value, least in (
+            ("epochs", recipe.epochs, 1),
+            ("global_batch", recipe.global_batch, 1),
+            ("seed", recipe.seed, 0),
+            ("limit", 1 if limit is None else limit, 1),
+        ):
+            if not isinstance(value, int):
+                raise TrainingError(f"{name} is {value!r}, no whole number", f"{name} = {least}")
+            if value < least:
+                raise TrainingError(f"{name} is {value}", f"give {name} {least} or more")
+        return recipe
