@@ -2,12 +2,15 @@
 
 import ast
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import typer
 
+from doubletime.cli.verbs import app
 from ranks import ROOT, run_ranks
 
 PAGES = sorted(
@@ -70,6 +73,40 @@ def test_python_blocks_are_python_and_run_as_marked(mark, code, tmp_path):
         run_ranks(script, int(ranks[1]), timeout=100).check()
     else:
         subprocess.run([sys.executable, script], check=True, timeout=100, cwd=tmp_path)
+
+
+def _command_lines():
+    """What readers may copy: lines of code blocks, and code within lines."""
+    for page in PAGES:
+        text = page.read_text().replace("\\\n", " ")
+        lines = re.findall(r"^(?: {4})?(doubletime .*)$", "\n".join(_code_blocks(text)), re.M)
+        lines += re.findall(r"`(doubletime [^`]+)`", text)
+        for line in dict.fromkeys(lines):
+            if "…" not in line:  # something is left out
+                yield pytest.param(line, id=f"{_name(page)}: {line}")
+
+
+def _code_blocks(text):
+    return re.findall(r"^```(?:bash)?\n(.*?)^```", text, re.M | re.S) + [
+        line for line in text.splitlines() if line.startswith("    ")
+    ]
+
+
+@pytest.mark.parametrize("line", list(_command_lines()))
+def test_commands_have_the_options_that_the_pages_name(line):
+    words = shlex.split(line, comments=True)[1:]
+    command, ctx = typer.main.get_command(app), None
+    while hasattr(command, "get_command"):
+        if not words:
+            return  # a verb's name
+        ctx = command.make_context("doubletime", words[:1], parent=ctx)
+        command, words = command.get_command(ctx, words[0]), words[1:]
+        assert command is not None
+    try:
+        command.make_context("", words, parent=ctx).close()
+    except Exception as error:
+        if type(error).__name__ != "MissingParameter":  # what is left out on purpose
+            raise
 
 
 @pytest.mark.parametrize("page", PAGES, ids=_name)

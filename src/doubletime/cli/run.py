@@ -15,6 +15,7 @@ from typing import Annotated
 import typer
 from typer.core import TyperCommand, TyperOption
 
+from doubletime.cli import plain
 from doubletime.cli.where import (
     BackendOption,
     EnvOption,
@@ -27,7 +28,6 @@ from doubletime.cli.where import (
     remembered,
     where,
 )
-from doubletime.cluster.loaded import Library
 from doubletime.environment import own_cores
 from doubletime.errors import LaunchError
 
@@ -46,7 +46,7 @@ class ProgramCommand(TyperCommand):
     """A command line whose options end where a program begins, be it `-m module`."""
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
-        """Put `--` before the program, so that what follows it is left alone."""
+        """Put `--` before the program, so that what follows it is left alone; then read the options."""
         with_value = {
             word
             for option in self.params
@@ -54,11 +54,11 @@ class ProgramCommand(TyperCommand):
             for word in option.opts
         }
         marked = _with_program_marked(args, with_value)
-        if "--help" not in marked:
-            # Now, as the answer takes as long as what comes before it is needed.
-            ctx.obj = Library()
-            ctx.call_on_close(ctx.obj.close)
-        return super().parse_args(ctx, marked)
+        values = plain.read(self, ctx, marked)
+        if values is None:
+            return super().parse_args(ctx, marked)
+        ctx.params.update(values)
+        return []
 
 
 def _with_program_marked(args: list[str], with_value: set[str]) -> list[str]:
