@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from doubletime.errors import DataError
+from doubletime import failure
+from doubletime.cluster.restart import RESTART_VARIABLE
+from doubletime.errors import DataError, TrainingError
+from doubletime.reporting import run_folder
 from doubletime.reporting.console import Watch, open_console, say
-from doubletime.reporting.runlog import RunLog, new_folder
+from doubletime.reporting.runlog import RunLog
 from doubletime.training import loop, session
 from doubletime.training.builtin import BUILTIN
+from doubletime.training.checkpoint import folder
+from doubletime.training.checkpoint.exchange import on_rank_0
+from doubletime.training.keeping import Keeping
 from doubletime.training.loop import Event, Notice, Recipe, RunDone
 from doubletime.training.parallelize import sum_over_ranks
+from doubletime.training.preemption import EXIT_CODE, Preempted
 from doubletime.training.session import Session
 from doubletime.training.task import Task, load_task
 
@@ -57,10 +65,14 @@ def train(
     backend: str | None = None,
     runs: Path | str = "runs",
     name: str | None = None,
+    checkpoint_every: int | None = None,
+    keep: int = 3,
+    resume: str | Path | None = None,
 ) -> RunDone:
     """Train a task on all ranks of this job; the same as `doubletime train`.
 
-    Rank 0 shows the progress, and records the run in a folder of its own.
+    Rank 0 shows the progress, and records the run in a folder of its own. Told to end by SIGTERM, all
+    ranks save a checkpoint and leave the program with exit code 143.
 
     Args:
         task: a Task, or what the command takes: `task.py`, `task.py:Name`, a built-in name.
@@ -71,6 +83,12 @@ def train(
         backend: as in `init`.
         runs: where run folders are made.
         name: of this run's folder; by default the task's name and the time.
+        checkpoint_every: steps from one checkpoint to the next; 0 for none, by default one at each
+            epoch's end.
+        keep: so many checkpoints are kept, the newest.
+        resume: "auto" to go on from the newest whole checkpoint of this run's folder (without a name,
+            of the task's last run), "never", or the path of a checkpoint or run; by default "auto" in a
+            job that `doubletime run --max-restarts` has started again, else "never".
 
     Returns:
         The last epoch's loss and metrics, and figures over all epochs.
@@ -79,16 +97,20 @@ def train(
         TaskError: if the task is not one.
         DataError: if its data cannot be had or divided.
         TrainingError: if the training may not go on, such as at a loss that is not finite.
+        CheckpointError: if checkpoints cannot be written, or the one to go on from is damaged or of
+            something else.
     """
     chosen = find_task(task)
     joined = session.init(backend)
     chosen, notice = _prepare(chosen, joined)
     recipe = Recipe.of(chosen, epochs=epochs, global_batch=global_batch, seed=seed, limit=limit)
+    place, keeping = _keeping(
+        Path(runs), name, chosen.name, checkpoint_every, keep, _how_to_begin(resume)
+    )
     with ExitStack() as stack:
         observers: list[Callable[[Event], None]] = []
         if joined.rank == 0:
-            folder = Path(runs, name) if name else new_folder(Path(runs), chosen.name)
-            observers.append(stack.enter_context(RunLog(folder)))
+            observers.append(stack.enter_context(RunLog(place.folder, goes_on=place.goes_on)))
             observers.append(stack.enter_context(Watch(open_console())))
 
         def observe(event: Event) -> None:
@@ -97,7 +119,51 @@ def train(
 
         if notice is not None:
             observe(notice)
-        return loop.run(chosen, recipe, observe)
+        try:
+            return loop.run(chosen, recipe, observe, keeping)
+        except Preempted as ended:
+            told = str(ended)
+            if ended.is_saved:
+                told += ", which is saved: --resume auto goes on from there"
+            if joined.rank == 0:  # who knows whether it is saved; one record is shown
+                observe(Notice(told))
+                failure.write(failure.now(joined.rank, EXIT_CODE, f"{told}\n"))
+            session.leave()
+            raise SystemExit(EXIT_CODE) from ended
+
+
+def _how_to_begin(resume: str | Path | None) -> str:
+    if resume is not None:
+        return str(resume)
+    return run_folder.AUTO if os.environ.get(RESTART_VARIABLE) else run_folder.NEVER
+
+
+def _keeping(
+    runs: Path, name: str | None, task: str, every: int | None, keep: int, resume: str
+) -> tuple[run_folder.Chosen, Keeping | None]:
+    """The run's folder, as rank 0 chooses it, and what becomes of checkpoints; collective.
+
+    Raises:
+        TrainingError: if a number is out of range.
+        CheckpointError: if there is nothing to go on from, or a host cannot write there.
+    """
+    if keep < 1 or (every is not None and every < 0):
+        option, value = ("keep", keep) if keep < 1 else ("checkpoint_every", every)
+        raise TrainingError(f"{option} is {value}", f"give {option} 1 or more")
+
+    def prepare() -> run_folder.Chosen:
+        place = run_folder.choose(runs, name, task, resume)
+        if every != 0:
+            folder.prepare(place.folder / run_folder.CHECKPOINTS)
+        return place
+
+    place = on_rank_0(prepare)
+    if every == 0 and not place.candidates:
+        return place, None
+    checkpoints = place.folder / run_folder.CHECKPOINTS
+    if every != 0:
+        folder.check_seen_by_all(checkpoints)
+    return place, Keeping(checkpoints, every, keep, place.candidates)
 
 
 def find_task(task: Task | str) -> Task:

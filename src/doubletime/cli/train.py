@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import time
-import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from doubletime import environment, failure
-from doubletime.cli import local_ranks
+from doubletime import environment
+from doubletime.cli import local_ranks, tasks
 from doubletime.cli.where import (
     HostfileOption,
     HostsOption,
@@ -22,11 +20,10 @@ from doubletime.cli.where import (
     Where,
     where,
 )
-from doubletime.errors import DataError, DoubletimeError, LaunchError
+from doubletime.errors import LaunchError
 
 if TYPE_CHECKING:
     from doubletime.cluster.placement import Placement
-    from doubletime.training.task import Task
 
 
 def train(
@@ -59,6 +56,21 @@ def train(
     name: Annotated[
         str | None, typer.Option(help="Of that folder.  [default: the task and the time]")
     ] = None,
+    checkpoint_every: Annotated[
+        int | None,
+        typer.Option(
+            min=0, metavar="STEPS", help="Save so often; 0 never.  [default: at each epoch's end]"
+        ),
+    ] = None,
+    keep: Annotated[int, typer.Option(min=1, help="How many checkpoints, the newest.")] = 3,
+    resume: Annotated[
+        str | None,
+        typer.Option(
+            metavar="auto|PATH|never",
+            help="Go on from this run's newest whole checkpoint, or from another.  "
+            "[default: auto after a restart of --max-restarts, else never]",
+        ),
+    ] = None,
     ssh_config: SshConfigOption = None,
     ssh_command: SshCommandOption = None,
 ) -> None:
@@ -66,35 +78,50 @@ def train(
 
     Hosts are those of --hosts or --hostfile, else those that Slurm has allotted, else this one.
     """
+
+    def train_here() -> None:
+        """Be one rank of the job, or the only process."""
+        from doubletime import api
+        from doubletime.training import session
+
+        api.train(
+            task,
+            epochs=epochs,
+            global_batch=global_batch,
+            seed=seed,
+            limit=limit,
+            backend=backend,
+            runs=runs,
+            name=name,
+            checkpoint_every=checkpoint_every,
+            keep=keep,
+            resume=resume,
+        )
+        session.leave()
+
     place = environment.place()
     if place is not None:
-        try:
+        with tasks.telling(place):
             _refuse_to_launch(place, ranks, compare)
-            _train_here(task, epochs, global_batch, seed, limit, backend, runs, name)
-        except Exception as error:
-            # Ranks often fail alike: the launcher shows one of their records, not all. The
-            # traceback begins here, without the frames that parsed the command line.
-            is_plain = isinstance(error, DoubletimeError)
-            told = f"{error}\n" if is_plain else traceback.format_exc()
-            if not failure.write(failure.now(place.rank, 1, told)):
-                raise
-            raise typer.Exit(1) from error
+            train_here()
         return
     asked = where(hosts, hostfile, ssh_config, ssh_command)
-    placed = _place(asked, ranks)
+    placed = tasks.place(asked, ranks)
     if compare and placed.ranks == 1:
         raise LaunchError("--compare needs more than 1 rank to compare with", "add -n 2")
-    if not compare and placed.ranks == 1 and backend is None and _is_here(placed):
-        _train_here(task, epochs, global_batch, seed, limit, backend, runs, name)
+    if not compare and placed.ranks == 1 and backend is None and tasks.is_here(placed):
+        train_here()
         return
-    task, default_name = _prepared(task)
-    options = _options(
+    task, default_name = tasks.prepared(task)
+    options = tasks.options(
         {
             "--epochs": epochs,
             "--global-batch": global_batch,
             "--seed": seed,
             "--limit": limit,
             "--backend": backend,
+            "--checkpoint-every": checkpoint_every,
+            "--keep": keep,
         }
     )
     job = _Job(task, options, backend, asked)
@@ -102,34 +129,7 @@ def train(
         stamp = time.strftime("%Y%m%d-%H%M%S")
         _compare(job, placed, runs, name or f"{default_name}-{stamp}")
     else:
-        job.run(placed.ranks, _options({"--runs": runs, "--name": name}))
-
-
-def _train_here(
-    task: str,
-    epochs: int | None,
-    global_batch: int | None,
-    seed: int | None,
-    limit: int | None,
-    backend: str | None,
-    runs: Path,
-    name: str | None,
-) -> None:
-    """Be one rank of the job, or the only process."""
-    from doubletime import api
-    from doubletime.training import session
-
-    api.train(
-        task,
-        epochs=epochs,
-        global_batch=global_batch,
-        seed=seed,
-        limit=limit,
-        backend=backend,
-        runs=runs,
-        name=name,
-    )
-    session.leave()
+        job.run(placed.ranks, tasks.options({"--runs": runs, "--name": name, "--resume": resume}))
 
 
 def _refuse_to_launch(place: environment.Place, ranks: int | None, compare: bool) -> None:
@@ -150,47 +150,6 @@ def _refuse_to_launch(place: environment.Place, ranks: int | None, compare: bool
         )
 
 
-def _prepared(task: str) -> tuple[str, str]:
-    """Fetch the data before any rank starts: what to train, maybe a substitute, and its name.
-
-    Raises:
-        TaskError: if there is no such task.
-        DataError: if its data cannot be had and nothing stands in for it.
-    """
-    from doubletime import api
-    from doubletime.reporting.console import Watch, open_console
-
-    found: Task = api.find_task(task)
-    try:
-        found.prepare()
-    except DataError as error:
-        other, notice = api.substitute(found, error)
-        Watch(open_console())(notice)
-        return other.name, other.name
-    return task, found.name
-
-
-def _place(asked: Where, ranks: int | None) -> Placement:
-    """How many ranks on which host.
-
-    Raises:
-        LaunchError: if they cannot be placed so.
-    """
-    from doubletime.cluster import allocation, placement
-    from doubletime.cluster.hosts import Host
-
-    hosts = asked.hosts or allocation.from_slurm(os.environ)
-    if hosts is None:
-        return placement.place([Host("localhost")], ranks)
-    return placement.place(hosts, ranks)
-
-
-def _is_here(placed: Placement) -> bool:
-    from doubletime.cluster import network
-
-    return network.is_here(placed.hosts[0])
-
-
 @dataclass(frozen=True)
 class _Job:
     """This same command, to be run on ranks: what to train, how, and where."""
@@ -206,8 +165,7 @@ class _Job:
             ["train", self.task, *self.options, *more],
             ranks,
             self.where,
-            # One for each device ("cpu:gloo,cuda:nccl") is the ranks' affair.
-            backend=None if ":" in (self.backend or "") else self.backend,
+            backend=tasks.launcher_backend(self.backend),
             environment={} if threads is None else {"OMP_NUM_THREADS": str(threads)},
         )
         if exit_code:
@@ -220,19 +178,12 @@ def _compare(job: _Job, placed: Placement, runs: Path, name: str) -> None:
     from doubletime.reporting.console import comparison_table, open_console
     from doubletime.units import plural
 
-    most = max(count for _, count in placed.counts)
-    threads = int(os.environ.get("OMP_NUM_THREADS") or max(1, environment.own_cores() // most))
+    threads = tasks.threads_of(placed)
     console = open_console()
     results = []
     for count in (1, placed.ranks):
         folder = f"{name}-n{count}"
         console.print(f"\n{plural(count, 'rank')}, {plural(threads, 'thread')} each", style="bold")
-        job.run(count, _options({"--runs": runs, "--name": folder}), threads)
+        job.run(count, tasks.options({"--runs": runs, "--name": folder}), threads)
         results.append(runlog.read_result(runs / folder))
     console.print(comparison_table(*results))
-
-
-def _options(given: dict[str, object]) -> list[str]:
-    """The options that were given, as they stand on a command line."""
-    pairs = ((option, str(value)) for option, value in given.items() if value is not None)
-    return [word for pair in pairs for word in pair]

@@ -26,7 +26,7 @@ class Keeping:
 
     Attributes:
         folder: of this run's checkpoints; there, and on a file system that all hosts share.
-        every: steps from one to the next; None makes one at each epoch's end.
+        every: steps from one to the next; None makes one at each epoch's end, 0 none.
         keep: so many are kept, the newest.
         candidates: to go on from, the best first, the same on all ranks; none to begin anew.
     """
@@ -91,7 +91,7 @@ class Keeper:
         self._saver = Saver(keeping.folder, keeping.keep)
         self._agreement = Agreement(3)
         self._is_of_one_before = False  # what is under way is said of a checkpoint before this one
-        self._saved_step = -1
+        self._saved_step = self._whole_step = -1
 
     def resume(self) -> Progress | None:
         """Go on from the best candidate; collective.
@@ -144,17 +144,17 @@ class Keeper:
         self._is_of_one_before = False
         step = self._steps_until(progress.epoch, progress.step)
         every = self._keeping.every
-        if stop or (every is not None and step % every == 0):
+        if every != 0 and (stop or (every is not None and step % every == 0)):
             self._save(step, progress)
         if stop:
             self.finish()
-            raise Preempted(step)
+            raise Preempted(step, is_saved=self._whole_step == step)
         self._report()
 
     def after_epoch(self, progress: Progress) -> None:
         """An epoch is over, and evaluated; collective."""
         is_last = progress.epoch == self._facts.epochs
-        if self._keeping.every is None or is_last:
+        if self._keeping.every is None or (is_last and self._keeping.every != 0):
             self._save(self._steps_until(progress.epoch, progress.step), progress)
         if is_last:
             self.finish()
@@ -187,6 +187,7 @@ class Keeper:
     def _report(self) -> None:
         for outcome in self._saver.outcomes():
             if isinstance(outcome, Saved):
+                self._whole_step = outcome.step
                 event = CheckpointSaved(
                     str(outcome.path),
                     outcome.step,

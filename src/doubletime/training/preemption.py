@@ -16,11 +16,13 @@ class Preempted(Exception):
 
     Attributes:
         step: since the run's begin; the checkpoint's.
+        is_saved: whether there is one of that step.
     """
 
-    def __init__(self, step: int) -> None:
+    def __init__(self, step: int, *, is_saved: bool) -> None:
         super().__init__(f"ended by SIGTERM after step {step}")
         self.step = step
+        self.is_saved = is_saved
 
 
 class Told:

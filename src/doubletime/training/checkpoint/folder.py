@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 from doubletime.errors import CheckpointError
+from doubletime.training.checkpoint.exchange import of_all
 
 _WHOLE = re.compile(r"step-(\d+)")
 _PARTIAL = ".partial"
@@ -106,6 +107,21 @@ def prepare(folder: Path) -> None:
             f"{folder} cannot be written: {error.strerror}",
             "--runs another folder, or --checkpoint-every 0 for no checkpoints",
         ) from error
+
+
+def check_seen_by_all(folder: Path) -> None:
+    """Whether all ranks can write there; collective, after `prepare` on rank 0.
+
+    Raises:
+        CheckpointError: if one cannot; it names the host.
+    """
+    can_write = folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
+    for trouble in of_all(None if can_write else os.uname().nodename):
+        if trouble is not None:
+            raise CheckpointError(
+                f"host {trouble} has no {folder.absolute()} that it can write",
+                "--runs a folder that all hosts share, or --checkpoint-every 0 for no checkpoints",
+            )
 
 
 def _entries(folder: Path) -> list[Path]:

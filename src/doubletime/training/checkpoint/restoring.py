@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch.distributed as dist
 from torch.distributed.checkpoint.metadata import Metadata
 
 from doubletime.errors import CheckpointError
 from doubletime.training import session
 from doubletime.training.checkpoint import contents, folder, storage
 from doubletime.training.checkpoint.contents import Parts
+from doubletime.training.checkpoint.exchange import of_all
 
 
 @dataclass(frozen=True)
@@ -34,14 +34,6 @@ class Restored:
     world_size: int
     own: Sequence[Mapping[str, Any]]
     passed_over: tuple[str, ...] = ()
-
-
-def newest(where: Path) -> list[Path]:
-    """The whole checkpoints of a folder as rank 0 sees them, the newest first; collective."""
-    found = [folder.whole(where) if session.current().rank == 0 else []]
-    if session.current().world_size > 1:
-        dist.broadcast_object_list(found)  # another host may still see an older list
-    return found[0]
 
 
 def restore(candidates: Sequence[Path], parts: Parts) -> Restored | None:
@@ -97,10 +89,10 @@ def _read(path: Path, parts: Parts) -> Restored | str:
             loaded = storage.read(path, metadata, {**wanted, **dict.fromkeys(keys)})
     except CheckpointError as error:
         damage = error.what
-    for trouble in _of_all(refusal):
+    for trouble in of_all(refusal):
         if trouble is not None:
             raise trouble
-    for trouble in _of_all(damage):
+    for trouble in of_all(damage):
         if trouble is not None:
             return str(trouble)
     contents.apply(parts, loaded, str(path))
@@ -115,12 +107,3 @@ def _own_keys(metadata: Metadata, joined: session.Session) -> list[str]:
     if len(ranks) == joined.world_size:
         return [contents.rank_key(joined.rank)]
     return ranks if joined.rank == 0 else []
-
-
-def _of_all(mine: Any) -> list[Any]:
-    """What each rank has, in the order of ranks."""
-    joined = session.current()
-    everyone = [mine] * joined.world_size
-    if joined.world_size > 1:
-        dist.all_gather_object(everyone, mine)
-    return everyone

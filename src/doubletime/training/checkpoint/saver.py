@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch.distributed as dist
-
 from doubletime.training import session
 from doubletime.training.checkpoint import contents, folder, storage
 from doubletime.training.checkpoint.contents import Parts
+from doubletime.training.checkpoint.exchange import of_all
 from doubletime.training.parallelize import sum_over_ranks
 
 
@@ -171,11 +170,7 @@ class Saver:
         self._finishing = None
 
     def _first_reason(self, error: BaseException | None) -> str:
-        mine = None if error is None else reason(error)
-        everyone: list[str | None] = [mine]
-        if self._joined.world_size > 1:
-            everyone = [None] * self._joined.world_size
-            dist.all_gather_object(everyone, mine)
+        everyone = of_all(None if error is None else reason(error))
         return next(f"rank {rank}: {why}" for rank, why in enumerate(everyone) if why)
 
     def _any(self, claim: bool) -> bool:
