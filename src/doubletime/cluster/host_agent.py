@@ -28,7 +28,8 @@ import psutil
 
 from doubletime.cluster import frames, network
 from doubletime.cluster.frames import Frame
-from doubletime.cluster.processes import Descendants, adopting_orphans
+from doubletime.cluster.orphans import adopting_orphans
+from doubletime.cluster.processes import Descendants
 
 BEAT_S = 1.0
 START, STILL_HERE = b"start", b"."

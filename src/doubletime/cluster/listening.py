@@ -9,9 +9,7 @@ import socket
 import time
 from collections.abc import Iterable, Sequence
 
-import psutil
-
-from doubletime.cluster import network
+from doubletime.cluster import interfaces, network
 
 _ANSWERS_WITHIN_S = 1.0
 _SSH_PORT = 22
@@ -36,11 +34,7 @@ def addresses(hosts: Sequence[str]) -> tuple[str, ...]:
         return ("127.0.0.1",)
     towards = [network.source_address(host) for host in list(dict.fromkeys(hosts))[:_ASKED]]
     every = [
-        each.address.partition("%")[0]
-        for own in psutil.net_if_addrs().values()
-        for each in own
-        if each.family in (socket.AF_INET, socket.AF_INET6)
-        and not each.address.startswith(("127.", "::1", "fe80:"))
+        address for address in interfaces.own() if not address.startswith(("127.", "::1", "fe80:"))
     ]
     found = [*(each for each in towards if each is not None), *every, os.uname().nodename]
     return tuple(dict.fromkeys(["127.0.0.1", *found]))

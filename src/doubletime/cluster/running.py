@@ -10,17 +10,21 @@ import selectors
 import shutil
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from doubletime.cluster import banners, channel, launch
 from doubletime.cluster.control import Control
 from doubletime.cluster.implementations import Implementation
-from doubletime.cluster.processes import Descendants, SharedMemoryFiles
+from doubletime.cluster.leftovers import SharedMemoryFiles
+from doubletime.cluster.orphans import has_children
 from doubletime.cluster.signals import Received
 from doubletime.errors import LaunchError
+
+if TYPE_CHECKING:
+    import psutil
 
 _PR_SET_PDEATHSIG = 1
 _PIPE_BUF = select.PIPE_BUF  # a pipe that is writable takes so much without blocking
@@ -68,7 +72,7 @@ class Running:
         self._implementation = implementation
         self._control = control
         self._signals = signals
-        self._descendants = Descendants.from_now_on()
+        earlier = _children()
         self._shm = SharedMemoryFiles(implementation.dialect.shm_prefixes)
         self.died_s: float | None = None
         self._steps: list[tuple[float, Callable[[], None]]] = []
@@ -90,6 +94,10 @@ class Running:
         finally:
             os.close(stdout[1])
             os.close(stderr[1])
+        # What it loads takes time, which the launcher needs as well.
+        from doubletime.cluster.processes import Descendants
+
+        self._descendants = Descendants(earlier)
 
     @property
     def return_code(self) -> int:
@@ -116,7 +124,7 @@ class Running:
                         if not self._relay(descriptor):
                             selector.unregister(descriptor)
                     self._release_held()
-                    self._shm.watch(self._descendants.alive)
+                    self._shm.watch(lambda: [each.pid for each in self._descendants.alive()])
                     self._signals.drain()
                     if self._signals.has_pause:
                         self._pause()
@@ -157,6 +165,8 @@ class Running:
         self._shm.remove()
         session = self._implementation.dialect.session_folder
         if session is not None:
+            import tempfile
+
             left = Path(tempfile.gettempdir(), session.format(pid=self._process.pid))
             shutil.rmtree(left, ignore_errors=True)
 
@@ -239,6 +249,15 @@ class Running:
             (now + after_s[1], lambda: self._signal(signal.SIGTERM)),
             (now + after_s[2], lambda: self._signal(signal.SIGKILL)),
         ]
+
+
+def _children() -> list[psutil.Process]:
+    """This process's own, which are none of the job's."""
+    if not has_children():
+        return []
+    import psutil
+
+    return psutil.Process().children()
 
 
 class _Stream:

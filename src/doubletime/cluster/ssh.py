@@ -12,7 +12,6 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -226,6 +225,8 @@ def run_on(
         text = stdin if isinstance(stdin, bytes) else stdin.get(host, b"")
         argv = ssh.argv(host, line, is_verbose=is_verbose)
         return running.run(host, argv, text, timeout_s)
+
+    from concurrent.futures import ThreadPoolExecutor, as_completed
 
     running = _Running()
     replies: dict[str, Reply] = {}

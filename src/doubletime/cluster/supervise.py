@@ -13,7 +13,7 @@ from doubletime.cluster import beginning, implementations, job, launch
 from doubletime.cluster.control import Control
 from doubletime.cluster.implementations import Implementation
 from doubletime.cluster.job import Prepared
-from doubletime.cluster.processes import adopting_orphans
+from doubletime.cluster.orphans import adopting_orphans
 from doubletime.cluster.running import Running
 from doubletime.cluster.signals import received
 from doubletime.cluster.verdict import Outcome, outcome

@@ -112,7 +112,7 @@ class _Watch:
         if _has_children():  # a launcher waits as long as they hold the rank's output
             self._descendants.end(_GOOD_END_S if exit_code == 0 else _BAD_END_S)
         if exit_code != 0 and self._contact is not None:
-            from doubletime.cluster.processes import remove_shared_memory
+            from doubletime.cluster.leftovers import remove_shared_memory
 
             remove_shared_memory(self._contact.welcome["shm_prefixes"], self._job_began_s)
         self._finish_output()
