@@ -7,6 +7,7 @@ machine's cores; hosts of their own would start sooner, both ways.
 from __future__ import annotations
 
 import argparse
+import compileall
 import sys
 import time
 from dataclasses import asdict
@@ -15,6 +16,7 @@ from statistics import median
 
 import record
 
+import doubletime
 from doubletime.planning import machine
 from doubletime.planning.load import busy_share
 from doubletime.planning.timing import spread
@@ -60,6 +62,8 @@ def main() -> None:
     parser.add_argument("--times", type=int, default=TIMES, help="how often each is measured")
     times = parser.parse_args().times
     busy = busy_share(1.0)
+    # As in an installed package; a working tree may lack it, and PYTHONDONTWRITEBYTECODE keep it so.
+    compileall.compile_dir(Path(doubletime.__file__).parent, quiet=1)
     rows: list[record.Row] = []
     figures: dict[str, dict[str, list[float]]] = {}
     with VirtualCluster(HOSTS) as cluster:
