@@ -3,6 +3,7 @@
 import contextlib
 import subprocess
 import sys
+import time
 
 import psutil
 import pytest
@@ -51,6 +52,30 @@ def test_a_process_without_any_has_none(line):
     *_, shell, rank = line("shell", "rank")
     Proxies(rank.pid).end()
     assert [_is_over(each) for each in (shell, rank)] == [False, False]
+
+
+def test_the_sshd_of_the_launcher_s_login_is_ended_where_it_is_asked_for(line):
+    _, sshd, shell, proxy, rank = line("sshd", "bash", "hydra_pmi_proxy", "rank")
+    proxies = Proxies(rank.pid)
+    proxies.end_login()
+    _wait_until_over(sshd)
+    assert [_is_over(each) for each in (shell, proxy, rank)] == [False, False, False]
+
+
+def test_a_login_in_which_no_launcher_s_process_runs_is_a_person_s(line):
+    _, sshd, *_, rank = line("sshd", "bash", "mpiexec", "rank")
+    Proxies(rank.pid).end_login()
+    _, other, *_, rank = line("sshd", "bash", "rank")
+    Proxies(rank.pid).end_login()
+    assert not _is_over(sshd)
+    assert not _is_over(other)
+
+
+def _wait_until_over(process):
+    end_s = time.monotonic() + 5
+    while not _is_over(process):
+        assert time.monotonic() < end_s
+        time.sleep(0.01)
 
 
 def _is_over(process):

@@ -268,6 +268,8 @@ class _Watch:
                 os.close(stream)
         if self._proxies is not None:
             self._proxies.end()
+            if self._contact is not None and self._contact.is_lost:
+                self._proxies.end_login()
 
 
 def _has_children() -> bool:

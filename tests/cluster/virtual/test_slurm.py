@@ -89,7 +89,8 @@ def test_hosts_of_an_allocation_are_asked_through_srun(
     script = _write(slurm_cluster, _MORTAL)
     run = [str(venv() / "bin" / "python"), "-m", "doubletime", "run"]
     salloc = ["salloc", "-Q", "-N2", "--ntasks-per-node=1"]
-    done = _on_first(slurm_cluster, "mpich", [*salloc, *run, "--max-restarts", "1", str(script)])
+    again = [*salloc, *run, "--max-restarts", "1", str(script)]
+    done = _on_first(slurm_cluster, "mpich", again, folder=tmp_path)
     assert _rows(done) == [["start 1", 0, "node1"], ["start 1", 1, "node2"]]
     assert "restart 1 of 1, on node1, node2" in done.stderr
     folder = tmp_path / "here"
