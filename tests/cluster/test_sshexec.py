@@ -61,6 +61,11 @@ def test_how_a_rank_ended_is_the_exit_code(command, exit_code, said):
     assert said in done.stderr
 
 
+def test_ranks_get_the_limit_of_descriptors_that_was_set():
+    line = f"ulimit -S -n 99; {' '.join(_SSHEXEC)} --hosts localhost:2 -- sh -c 'ulimit -n'"
+    assert run_command(["sh", "-c", line], timeout=20).check().stdout == "99\n99\n"
+
+
 def test_lines_of_ranks_are_not_torn_and_none_is_lost():
     noisy = 'i=0; while [ $i -lt 200 ]; do printf "%s" "$RANK "; echo "$i"; i=$((i+1)); done; printf end'
     done = _run(3, "sh", "-c", noisy).check()

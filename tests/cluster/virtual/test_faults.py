@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ranks import Job, Ranks, start_command, venv
+from ranks import MPIS, Job, Ranks, start_command, venv
 from vcluster import jobs
 from vcluster.cluster import VirtualCluster
 
@@ -321,23 +321,26 @@ def test_a_host_frozen_and_thawed(cluster: VirtualCluster, mpi: str) -> None:
     assert "doubletime: host node2 has not answered for 4 s: " in ended.stderr, ended.show()
 
 
+@pytest.mark.parametrize(
+    ("mpi", "hosts"), [*((mpi, _HOSTS) for mpi in MPIS), ("mpich", ("node1",))]
+)
 def test_a_launcher_stopped_and_continued(
-    cluster: VirtualCluster, mpi: str, tmp_path: Path
+    cluster: VirtualCluster, mpi: str, hosts: tuple[str, ...], tmp_path: Path
 ) -> None:
     """Ctrl-Z stops all ranks on all hosts, longer than any silence is borne; `fg` has them go on."""
     stop = tmp_path / "stop"
     env = {"DOUBLETIME_SILENCE_S": "2"}
     with _running(
-        cluster, mpi, _COUNTING, args=(str(stop),), env=env, prefix=_AS_A_SHELL
+        cluster, mpi, _COUNTING, hosts, args=(str(stop),), env=env, prefix=_AS_A_SHELL
     ) as running:
-        ranks = [running.rank(host) for host in _HOSTS]
+        ranks = [running.rank(host) for host in hosts]
         running.launcher().send_signal(signal.SIGTSTP)
         _wait_until_stopped([running.launcher(), *ranks])
         time.sleep(3)
         running.launcher().send_signal(signal.SIGCONT)
         stop.touch()
         done = running.ended(30)
-    assert done.check().stdout.count("done\n") == len(_HOSTS)
+    assert done.check().stdout.count("done\n") == len(hosts)
     assert done.stderr == ""
 
 

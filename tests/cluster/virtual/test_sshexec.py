@@ -169,6 +169,20 @@ def test_within_10_s_of_a_fault_nothing_is_left_on_any_host(
         assert said in job.output()[1]
 
 
+def test_both_ends_of_a_cut_link_keep_to_the_limit_that_was_set(
+    cluster: VirtualCluster, folder: Path
+) -> None:
+    words = _command(cluster, "node1", "node1:1,node2:1", [str(folder / "patient.py"), str(folder)])
+    with start_command(words, env={"DOUBLETIME_SILENCE_S": "2"}) as job:
+        _wait_until_at_work(folder, job, 2)
+        start_s = time.monotonic()
+        cluster.cut("node2")
+        while job.process.poll() is None or any(map(cluster.job_processes, cluster.hosts)):
+            assert time.monotonic() - start_s < 10, job.output()
+            time.sleep(0.05)
+        assert "host node2: nothing has come from it for 3 s" in job.output()[1]
+
+
 def test_a_host_that_dies_ends_the_job(own_cluster: VirtualCluster, tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text(_PATIENT)
     words = _command(
