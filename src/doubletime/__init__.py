@@ -22,6 +22,8 @@ __all__ = [
     "parallelize",
     "reduce",
     "reduce_scatter",
+    "resume",
+    "save",
     "train",
 ]
 
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
     from doubletime.collectives.functions import reduce_scatter as reduce_scatter
     from doubletime.collectives.hook import comm_hook as comm_hook
     from doubletime.errors import DoubletimeError as DoubletimeError
+    from doubletime.training.checkpoint.own_loop import resume as resume
+    from doubletime.training.checkpoint.own_loop import save as save
     from doubletime.training.data import loader as loader
     from doubletime.training.parallelize import average as average
     from doubletime.training.parallelize import parallelize as parallelize
@@ -53,6 +57,8 @@ else:
         "parallelize": "training.parallelize",
         "reduce": "collectives.functions",
         "reduce_scatter": "collectives.functions",
+        "resume": "training.checkpoint.own_loop",
+        "save": "training.checkpoint.own_loop",
         "train": "api",
     }
 

@@ -170,6 +170,14 @@ class Batches:
         self._epochs, self._first = epoch, step
         self.position = (epoch, step)
 
+    def specimen(self) -> Any:
+        """A batch like this rank's, which leaves the position as it is and counts for nothing."""
+        indices = list(range(max(1, self.sampler.global_batch // self.sampler.world_size)))
+        indices = [index % self.sampler.length for index in indices]
+        if self._loader is None:
+            return next(_gather(self._tensors or (), [indices]))
+        return next(iter(DataLoader(self._loader.dataset, batch_sampler=[indices])))
+
     def __iter__(self) -> Iterator[Any]:
         """The batches of the next epoch; after `resume`, the rest of that one."""
         epoch, first = self._epochs, self._first

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-import torch
-
 from doubletime.errors import CheckpointError
 from doubletime.training import session
 from doubletime.training.agreement import Agreement
@@ -16,8 +14,6 @@ from doubletime.training.checkpoint.contents import Parts
 from doubletime.training.checkpoint.saver import Saved, Saver
 from doubletime.training.events import CheckpointSaved, Notice, Observer, Resumed
 from doubletime.training.preemption import Preempted, Told
-
-_SEEDS_APART = 1_000_003
 
 
 @dataclass(frozen=True)
@@ -93,6 +89,11 @@ class Keeper:
         self._is_of_one_before = False  # what is under way is said of a checkpoint before this one
         self._saved_step = self._whole_step = -1
 
+    @property
+    def may_resume(self) -> bool:
+        """Whether there is something to go on from."""
+        return bool(self._keeping.candidates)
+
     def resume(self) -> Progress | None:
         """Go on from the best candidate; collective.
 
@@ -111,10 +112,7 @@ class Keeper:
         position = found.run["position"]
         step = self._steps_until(position["epoch"], position["step"])
         loss_sum = sum(float(own["loss_sum"]) for own in found.own)
-        if found.world_size == self._joined.world_size:
-            randomness.restore(found.own[0]["random"])
-        else:
-            torch.manual_seed(self._facts.seed + _SEEDS_APART * step + self._joined.rank)
+        randomness.go_on(found.own, found.world_size, step, self._facts.seed)
         self._saved_step = step
         progress = Progress(**{**position, "loss_sum": loss_sum})
         self._observe(

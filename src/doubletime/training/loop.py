@@ -64,7 +64,10 @@ def run(task: Task, recipe: Recipe, observe: Observer, keeping: Keeping | None =
 def _run(trainer: _Trainer, observe: Observer, keeper: Keeper | None, started_s: float) -> RunDone:
     """All epochs that are still to come."""
     recipe, joined = trainer.recipe, trainer.joined
-    progress = (keeper and keeper.resume()) or Progress()
+    progress = Progress()
+    if keeper is not None and keeper.may_resume:
+        trainer.lay_out()
+        progress = keeper.resume() or progress
     trainer.batches.resume(progress.epoch, progress.step)
     epochs = []
     for epoch in range(progress.epoch, recipe.epochs):
@@ -139,6 +142,18 @@ class _Trainer:
     def parts(self) -> Parts:
         """What a checkpoint holds of it."""
         return Parts(self.bare_model, self.optimizer, self.lr_schedule)
+
+    def lay_out(self) -> None:
+        """Have gradients lie in their buckets as after a first step, before a state is restored.
+
+        DistributedDataParallel orders them anew after its first backward pass. Among more than two ranks
+        a gradient's place decides in which order it is summed, and so its last bits.
+        """
+        if self.joined.world_size <= 2 or not isinstance(self.model, DistributedDataParallel):
+            return
+        batch = to_device(self.batches.specimen(), self.joined.device)
+        self.task.loss(self.model, batch).backward()
+        self.optimizer.zero_grad(set_to_none=True)
 
     @property
     def facts(self) -> Facts:

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import random
 import sys
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+
+from doubletime.training import session
+
+_SEEDS_APART = 1_000_003
 
 
 def capture() -> dict[str, Any]:
@@ -30,3 +35,19 @@ def restore(state: dict[str, Any]) -> None:
         import numpy as np
 
         np.random.set_state(state["numpy"])
+
+
+def go_on(saved: Sequence[Mapping[str, Any]], world_size: int, step: int, seed: int = 0) -> None:
+    """Let the generators go on where a checkpoint was made.
+
+    Args:
+        saved: what this rank had saved, under "random".
+        world_size: how many ranks saved: another number is seeded anew, differently on each rank.
+        step: after which it was made, so that no draw comes twice.
+        seed: of the run.
+    """
+    joined = session.current()
+    if world_size == joined.world_size:
+        restore(saved[0]["random"])
+    else:
+        torch.manual_seed(seed + _SEEDS_APART * step + joined.rank)
