@@ -26,22 +26,21 @@ class Machine:
 
     Attributes:
         pid: as this process sees it.
-        started_s: when it began, in seconds since the epoch: process ids are given again.
+        started_ticks: when it began, in the kernel's ticks since the boot: process ids are given again,
+            and times of day are not kept where the clock is set right while it runs.
     """
 
     pid: int
-    started_s: float
+    started_ticks: int
 
     @property
     def is_running(self) -> bool:
         """Whether its first process lives."""
         try:
-            process = psutil.Process(self.pid)
-            return (
-                process.create_time() == self.started_s and process.status() != psutil.STATUS_ZOMBIE
-            )
-        except psutil.NoSuchProcess:
+            state, started_ticks = _state(self.pid)
+        except (FileNotFoundError, ProcessLookupError):
             return False
+        return started_ticks == self.started_ticks and state != "Z"
 
     def enter(self, *kinds: str) -> list[str]:
         """The words that go before a command to run it in these of its namespaces.
@@ -127,7 +126,13 @@ def start(
             parent.wait()
             raise RuntimeError(f"a machine did not start: {log.read_text().strip()}")
     pid = _first_process(parent.pid)
-    return Machine(pid, psutil.Process(pid).create_time()), parent
+    return Machine(pid, _state(pid)[1]), parent
+
+
+def _state(pid: int) -> tuple[str, int]:
+    """A process's state, such as `S` or `Z`, and when it began."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return fields[0], int(fields[19])
 
 
 def _first_process(pid: int) -> int:
