@@ -28,6 +28,8 @@ from doubletime.training.task import Task, load_task
 if TYPE_CHECKING:
     import torch
 
+    from doubletime.training.verify.verdict import Verdict
+
 
 def init(backend: str | None = None, device: str | torch.device | None = None) -> Session:
     """Join the job that `mpiexec`, `srun`, `torchrun` or `doubletime run` started, or stand alone.
@@ -164,6 +166,50 @@ def _keeping(
     if every != 0:
         folder.check_seen_by_all(checkpoints)
     return place, Keeping(checkpoints, every, keep, place.candidates)
+
+
+def verify(
+    task: Task | str,
+    records: Path,
+    *,
+    ranks: int,
+    steps: int = 5,
+    global_batch: int | None = None,
+    seed: int | None = None,
+    backend: str | None = None,
+    tolerance: float | None = None,
+) -> Verdict | None:
+    """One of the two jobs of `doubletime verify`: a job of 1 rank records, one of more compares.
+
+    Args:
+        task: as in `train`, as are the numbers in its place.
+        records: a folder on rank 0's host, the same for both.
+        ranks: of the job that compares.
+        steps: how many.
+        global_batch: in place of the task's own.
+        seed: in place of the task's own.
+        backend: as in `init`.
+        tolerance: up to which relative difference in the task's own precision is equal; None for what
+            rounding explains, in float64.
+
+    Returns:
+        What was found, on rank 0 of the job that compares; else None.
+
+    Raises:
+        TaskError: if the task is not one.
+        DataError: if its data cannot be had or divided, or there are no records.
+        TrainingError: if the training may not go on, such as at a loss that is not finite.
+    """
+    from doubletime.training.verify import sides
+
+    chosen = find_task(task)
+    joined = session.init(backend)
+    chosen, _ = _prepare(chosen, joined)
+    recipe = Recipe.of(chosen, global_batch=global_batch, seed=seed)
+    if joined.world_size == 1:
+        sides.record(chosen, recipe, steps, ranks, records)
+        return None
+    return sides.against(chosen, recipe, steps, records, tolerance)
 
 
 def find_task(task: Task | str) -> Task:

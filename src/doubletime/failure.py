@@ -33,6 +33,8 @@ class Failure(NamedTuple):
         time_s: when, in seconds since the epoch.
         signal: that it died by; None where it did not, or has told its own story.
         is_bare: whether an exit code is all that is known.
+        is_shown: whether the rank has shown it already, as an answer that was asked for: the job
+            has failed, and there is nothing to add.
     """
 
     rank: int
@@ -42,17 +44,27 @@ class Failure(NamedTuple):
     time_s: float
     signal: int | None = None
     is_bare: bool = False
+    is_shown: bool = False
 
     def show(self) -> str:
         """The lines that a person reads: which rank, where, and its traceback."""
+        if self.is_shown:
+            return ""
         return f"doubletime: rank {self.rank} on host {self.host} failed:\n{self.text}"
 
 
 def now(
-    rank: int, exit_code: int, text: str, *, signal: int | None = None, is_bare: bool = False
+    rank: int,
+    exit_code: int,
+    text: str,
+    *,
+    signal: int | None = None,
+    is_bare: bool = False,
+    is_shown: bool = False,
 ) -> Failure:
     """A record of this process failing at this moment; see `Failure`."""
-    return Failure(rank, os.uname().nodename, exit_code, text, time.time(), signal, is_bare)
+    host = os.uname().nodename
+    return Failure(rank, host, exit_code, text, time.time(), signal, is_bare, is_shown)
 
 
 def write(failure: Failure) -> bool:

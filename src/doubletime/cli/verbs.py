@@ -10,7 +10,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from doubletime import __version__
 
-VERBS = ("run", "slurm", "k8s", "train", "bench", "explain", "doctor")
+VERBS = ("run", "slurm", "k8s", "train", "verify", "bench", "explain", "doctor")
 
 
 class _Verbs(TyperGroup):
@@ -81,6 +81,10 @@ def _verb(name: str) -> typer.Typer:
             from doubletime.cli import train
 
             verb.command()(train.train)
+        case "verify":
+            from doubletime.cli import verify
+
+            verb.command()(verify.verify)
         case "bench":
             from doubletime.cli import bench, bench_links, bench_tune
 
