@@ -12,6 +12,7 @@ until all others have. All ranks run the same operations in the same order, so k
 from __future__ import annotations
 
 import contextlib
+import itertools
 import mmap
 import os
 import threading
@@ -132,9 +133,16 @@ class HostMemory:
         mine = areas[self.rank]
         yield self._all_here
         reduction.prepare(tensor)
+        starts: list[int] = []
         for chunk in self._chunks(tensor):
             slices = slices_of(chunk, self.world_size)
-            bounds = _bounds(slices)
+            # Each slice of the last chunk, a smaller one, lies where that of a whole chunk does: others may
+            # still read this rank's slice of the chunk before, while what is theirs is written already.
+            starts = starts or _starts(slices)
+            bounds = [
+                slice(start, start + part.numel())
+                for start, part in zip(starts, slices, strict=True)
+            ]
             for rank in self._others:
                 mine[bounds[rank]].copy_(slices[rank])
             self._publish()
@@ -224,12 +232,9 @@ def _reduce_into(
     reduction.finish(own, world_size)
 
 
-def _bounds(slices: Sequence[torch.Tensor]) -> list[slice]:
-    bounds, start = [], 0
-    for part in slices:
-        bounds.append(slice(start, start + part.numel()))
-        start += part.numel()
-    return bounds
+def _starts(slices: Sequence[torch.Tensor]) -> list[int]:
+    """Where each begins, one behind the other."""
+    return list(itertools.accumulate((part.numel() for part in slices[:-1]), initial=0))
 
 
 def attach(comm: Any) -> HostMemory | None:
