@@ -41,6 +41,8 @@ _CHUNK = 1 << 16
 _ASK_FIRST_S = (0.0, 1.0)  # what ranks get after SIGTERM, where the job is to end
 _LEFT_OVER_S = (0.3, 0.3)  # what processes get that outlive the last rank
 
+_is_cut_off = threading.Event()
+
 
 @dataclass(frozen=True)
 class Order:
@@ -99,7 +101,8 @@ def main() -> NoReturn:
             _end()
         finally:
             Descendants(before=()).end(_LEFT_OVER_S)
-    os._exit(0)  # the lifeline's thread still waits
+    _end_login()  # the lifeline's thread may have ended the ranks, and come no further
+    os._exit(0)
 
 
 def _serve(order: Order) -> None:
@@ -279,14 +282,17 @@ def _hold_lifeline(starts: queue.Queue[tuple[str, str]], silence_s: float) -> No
         if line.startswith(START):
             _, address, port = line.decode().split()
             starts.put((address, port))
-    _end(and_login=True)
+    _end()
 
 
 def _lines(silence_s: float) -> Iterator[bytes]:
     """The lines on stdin, until it ends or is silent for too long."""
     data = b""
     # A host that was frozen reads first what came meanwhile.
-    while select.select([0], [], [], silence_s)[0]:
+    while True:
+        if not select.select([0], [], [], silence_s)[0]:
+            _is_cut_off.set()
+            return
         chunk = os.read(0, _CHUNK)
         if not chunk:
             return
@@ -298,16 +304,21 @@ def _end_by_signal(_number: int, _frame: FrameType | None) -> None:
     _end()
 
 
-def _end(*, and_login: bool = False) -> NoReturn:
+def _end() -> NoReturn:
     """End all ranks and this process, whatever its threads do."""
     Descendants(before=()).end(_ASK_FIRST_S)
-    if and_login:
-        # Its sshd would wait for a quarter of an hour to be rid of its last words.
-        with contextlib.suppress(psutil.Error):
-            parent = psutil.Process().parent()
-            if parent is not None and parent.name().startswith("sshd"):
-                parent.terminate()
+    _end_login()
     os._exit(1)
+
+
+def _end_login() -> None:
+    """Where the launcher is out of reach: its sshd would wait for a quarter of an hour to be rid of its last words."""
+    if not _is_cut_off.is_set():
+        return
+    with contextlib.suppress(psutil.Error):
+        parent = psutil.Process().parent()
+        if parent is not None and parent.name().startswith("sshd"):
+            parent.terminate()
 
 
 def _own_address(order: Order) -> str:

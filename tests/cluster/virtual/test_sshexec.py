@@ -178,7 +178,10 @@ def test_both_ends_of_a_cut_link_keep_to_the_limit_that_was_set(
         start_s = time.monotonic()
         cluster.cut("node2")
         while job.process.poll() is None or any(map(cluster.job_processes, cluster.hosts)):
-            assert time.monotonic() - start_s < 10, job.output()
+            assert time.monotonic() - start_s < 10, (
+                job.output(),
+                {host: cluster.job_processes(host) for host in cluster.hosts},
+            )
             time.sleep(0.05)
         assert "host node2: nothing has come from it for 3 s" in job.output()[1]
 
