@@ -201,6 +201,8 @@ def mixing_model(evidence: Evidence) -> Cause | None:
     shares = evidence.one.shares
     if not _is_indivisible(evidence) or shares is None or batch_normalization(evidence):
         return None
+    if changed_gradients(evidence):
+        return None
     if shares.evaluation > evidence.tolerance or shares.summed <= evidence.tolerance:
         return None
     return Cause(
@@ -229,6 +231,8 @@ def other_mean(evidence: Evidence) -> Cause | None:
     shares = evidence.one.shares
     if not _is_indivisible(evidence) or shares is None:
         return None
+    if changed_gradients(evidence):
+        return None
     if batch_normalization(evidence) or mixing_model(evidence) or summed_loss(evidence):
         return None
     return Cause(
@@ -237,6 +241,19 @@ def other_mean(evidence: Evidence) -> Cause | None:
         "a mean over something that shares have different numbers of (tokens that are no padding, boxes), "
         "or it compares samples of a batch with each other",
         "find one loss for each sample, then return their mean",
+    )
+
+
+def changed_gradients(evidence: Evidence) -> Cause | None:
+    """Clipping, most often: what is clipped must be the mean."""
+    shares = evidence.one.shares
+    if not _is_indivisible(evidence) or shares is None or shares.mean_loss > evidence.tolerance:
+        return None
+    return Cause(
+        "gradients are changed before they are averaged",
+        "the mean of the shares' losses is the whole batch's loss, but the mean of their gradients is not "
+        "its gradient: a hook on a parameter or a backward of one's own clips or scales each rank's",
+        "change gradients after the mean: in the optimizer, or in a hook that it calls before its step",
     )
 
 
@@ -378,6 +395,7 @@ CAUSES: tuple[Callable[[Evidence], Cause | None], ...] = (
     batch_normalization,
     mixing_model,
     summed_loss,
+    changed_gradients,
     other_mean,
     other_computation,
     settings,

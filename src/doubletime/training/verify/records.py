@@ -130,10 +130,12 @@ class Difference:
 class Shares:
     """What one process finds for the shares that the ranks would get of its first batch.
 
-    Distances are of the weighted mean of the shares' gradients from the whole batch's.
+    Distances are of the weighted mean of the shares' gradients from the whole batch's, where nothing
+    else is said.
 
     Attributes:
-        losses: of each share.
+        losses: of each share, in training mode.
+        mean_loss: the distance of their weighted mean from the whole batch's loss.
         training: in training mode.
         normalizations_fixed: with batch normalizations alone in evaluation mode.
         evaluation: with the whole model in evaluation mode.
@@ -142,6 +144,7 @@ class Shares:
     """
 
     losses: tuple[float, ...]
+    mean_loss: float
     training: float
     normalizations_fixed: float
     evaluation: float

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from doubletime.training.verify.distance import distances
+from doubletime.training.verify.distance import distances, number_distance
 from doubletime.training.verify.draws import Draws
 from doubletime.training.verify.records import Shares
 from doubletime.training.verify.samples import rows_of, sample_digests
@@ -58,28 +58,37 @@ def find_shares(
             if parameter.grad is not None
         }
 
-    def compare() -> tuple[list[float], float, float]:
-        _, whole = gradients(slice(None))
+    def compare() -> tuple[float, list[float], float, float]:
+        loss_of_all, whole = gradients(slice(None))
         found = [gradients(part) for part in parts]
         each = [gradient for _, gradient in found]
-        mean = _combine(each, weights)
         return (
+            loss_of_all,
             [value for value, _ in found],
-            _largest(mean, whole),
+            _largest(_combine(each, weights), whole),
             _largest(_combine(each, [1.0] * ranks), whole),
         )
 
     model.train()
-    losses, training, summed = compare()
+    loss_of_all, losses, training, summed = compare()
     for module in normalizations.values():
         module.eval()
-    fixed = compare()[1] if normalizations else training
+    fixed = compare()[2] if normalizations else training
     model.eval()
     with torch.backends.cudnn.flags(
         enabled=False
     ):  # its recurrences differentiate in training only
-        evaluation = compare()[1]
-    return Shares(tuple(losses), training, fixed, evaluation, summed, tuple(normalizations))
+        evaluation = compare()[2]
+    mean = sum(weight * value for weight, value in zip(weights, losses, strict=True))
+    return Shares(
+        tuple(losses),
+        number_distance(mean, loss_of_all),
+        training,
+        fixed,
+        evaluation,
+        summed,
+        tuple(normalizations),
+    )
 
 
 def uses_batch_moments(module: nn.Module) -> bool:

@@ -49,6 +49,7 @@ def record(task: Task, recipe: Recipe, steps: int, ranks: int, folder: Path) -> 
 
     own = Pass(task, recipe, steps, keep)
     account = own.carry_out()
+    has_moved = _has_moved(own)
     precision = _precision(own)
     rounding: dict[str, float] = {}
     last, why_not = own, None
@@ -63,7 +64,7 @@ def record(task: Task, recipe: Recipe, steps: int, ranks: int, folder: Path) -> 
         shares=_shares(task, last, ranks),
         is_repeatable=_is_repeatable(own),
         dead_steps=tuple(norms.dead),
-        has_moved=_has_moved(own),
+        has_moved=has_moved,
         still=tuple(
             name
             for name, parameter in own.model.named_parameters()
