@@ -43,6 +43,8 @@ def test_another_folder_than_the_job_s_is_noticed(
         (["--", "no-such-program"], False),
         (["-m", "json.tool"], True),
         (["-m", "no_such_module.part"], False),
+        (["-m", ".x"], False),
+        (["-m", "__main__"], False),
     ],
 )
 def test_programs_and_modules_are_looked_for(program: list[str], is_there: bool) -> None:

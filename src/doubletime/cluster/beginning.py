@@ -46,10 +46,7 @@ def look(program: Sequence[str]) -> Sight:
         return Sight("folder", wanted or folder, is_there=False, lacks_folder=True)
     kind, *rest = program
     if kind == "-m":
-        from importlib.util import find_spec
-
-        # What lies within a package is not asked for: that would run the package.
-        return Sight(f"module {rest[0]}", folder, find_spec(rest[0].partition(".")[0]) is not None)
+        return Sight(f"module {rest[0]}", folder, _is_module(rest[0].partition(".")[0]))
     if kind == "--":
         from shutil import which
 
@@ -60,6 +57,16 @@ def look(program: Sequence[str]) -> Sight:
     except OSError:
         return Sight(f"script {kind}", folder, is_there=False)
     return Sight(f"script {kind}", folder, is_there=True, content=(len(text), zlib.crc32(text)))
+
+
+def _is_module(name: str) -> bool:
+    """Whether there is one of this name; what lies within a package would have to run the package."""
+    from importlib.util import find_spec
+
+    try:
+        return find_spec(name) is not None
+    except ValueError:  # no name, or one that is not a module's, such as __main__
+        return False
 
 
 def trouble(seen: Mapping[str, Sight], own: Sight) -> str | None:
