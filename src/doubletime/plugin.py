@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import os
 import sys
 import threading
@@ -154,11 +155,41 @@ def _store(joined: Any, timeout: timedelta) -> dist.Store:
     return dist.TCPStore(host, port, joined.world_size, is_master=False, timeout=timeout)
 
 
+def _is_placeholder(store: Any) -> bool:
+    import torch.distributed as dist
+
+    while isinstance(store, dist.PrefixStore):
+        store = store.underlying_store
+    return type(store) is dist.Store
+
+
+_side_groups = itertools.count()
+
+
+@functools.cache
+def _side_store() -> dist.Store:
+    """The store of groups of other backends beside a default group of `mpi`."""
+    from torch.distributed import distributed_c10d as c10d
+
+    from doubletime.mpi import job
+
+    timeout = c10d._get_default_timeout(c10d.Backend("gloo"))
+    return _store(job.join(timeout.total_seconds()), timeout)
+
+
 def _around_creation(original: Any) -> Any:
     signature = inspect.signature(original)
 
     def _new_process_group_helper(*args: Any, **kwargs: Any) -> Any:
+        import torch.distributed as dist
+
         given = signature.bind(*args, **kwargs).arguments
+        if _is_placeholder(given["store"]) and not _names_mpi(given["backend"]):
+            # torch gives the `mpi` group a store that can do nothing; a group of another backend beside
+            # it needs a real one. All ranks come here, as all must call new_group.
+            # A name of its own: groups are called alike again after destroy_process_group.
+            given["store"] = dist.PrefixStore(f"{next(_side_groups)}/", _side_store())
+            args, kwargs = (), given
         _creating.append(
             Creation(
                 given["group_name"], str(given["backend"]), given["timeout"], given["store"],

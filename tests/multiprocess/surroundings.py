@@ -87,4 +87,26 @@ def profiled_operations(rank: int, world_size: int) -> None:
     assert all([6 * world_size] in shape for shape in shapes), shapes
 
 
-CHECKS = (forked_loader_workers, spawned_loader_workers, profiled_operations)
+def gloo_beside_it(rank: int, world_size: int) -> None:
+    """Groups of another backend, as some libraries make them; one that not all ranks are in."""
+    for _ in range(2):
+        group = dist.new_group(backend="gloo")
+        total = torch.tensor([rank + 1.0])
+        dist.all_reduce(total, group=group)
+        assert total.item() == world_size * (world_size + 1) / 2
+        dist.destroy_process_group(group)
+    first_two = dist.new_group([0, 1], backend="gloo")
+    if rank < 2:
+        assert dist.get_backend(first_two) == "gloo"
+        total = torch.tensor([rank + 1.0])
+        dist.all_reduce(total, group=first_two)
+        assert total.item() == 3
+        dist.destroy_process_group(first_two)
+
+
+CHECKS = (
+    forked_loader_workers,
+    spawned_loader_workers,
+    profiled_operations,
+    gloo_beside_it,
+)

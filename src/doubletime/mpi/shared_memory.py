@@ -2,8 +2,6 @@
 
 Every rank owns one segment: a page of counters and a staging area of bounded size. A large tensor goes
 through the staging areas chunk by chunk, so that what one rank writes the others find in the cache.
-Segments are memfds that the others open through /proc: nothing has a name, so nothing can be left
-behind, and /dev/shm's size does not matter.
 
 Ranks keep in step by one counter each: a rank publishes that it has finished its k-th phase, and waits
 until all others have. All ranks run the same operations in the same order, so k agrees.
@@ -16,15 +14,13 @@ import itertools
 import mmap
 import os
 import threading
-import uuid
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from doubletime import environment
-from doubletime.mpi import types
+from doubletime.mpi import segments, types
 from doubletime.mpi.operations import slices_of
 from doubletime.mpi.types import Reduction
 from doubletime.mpi.waiting import Operation
@@ -33,7 +29,7 @@ from doubletime.units import parse_nbytes
 SWITCH_VARIABLE = "DOUBLETIME_SHARED_MEMORY"
 STAGING_VARIABLE = "DOUBLETIME_STAGING"
 _DEFAULT_STAGING = "4M"
-_HEADER_NBYTES = mmap.PAGESIZE
+_HEADER_NBYTES = segments.HEADER_NBYTES
 _ALIGNMENT = 64
 # Words of the header: how many phases this rank has finished; whether its staging has its memory.
 _PHASE, _RESERVED = 0, 8
@@ -253,46 +249,11 @@ def attach(comm: Any) -> HostMemory | None:
     staging = (
         parse_nbytes(os.environ.get(STAGING_VARIABLE, _DEFAULT_STAGING)) // _ALIGNMENT * _ALIGNMENT
     )
-    wanted = environment.switch(SWITCH_VARIABLE) is not False and staging >= _ALIGNMENT * size * 2
-    descriptor, token = _create(staging)
-    offers = comm.allgather((wanted, os.uname().nodename, os.getpid(), descriptor, token, staging))
-    segments = _open_all(offers, staging) if all(offer[0] for offer in offers) else []
-    usable = all(comm.allgather(len(segments) == size))
-    if not usable:
-        for segment in segments:
-            segment.close()
-        os.close(descriptor)
-        return None
-    return HostMemory(segments, rank, descriptor, staging)
+    is_wanted = is_switched_on() and staging >= _ALIGNMENT * size * 2
+    shared = segments.share(_HEADER_NBYTES + staging if is_wanted else None, comm.allgather)
+    return None if shared is None else HostMemory(shared.mapped, rank, shared.descriptor, staging)
 
 
-def _create(staging: int) -> tuple[int, bytes]:
-    """A segment of this rank with a token in it by which others recognise that it is the right one."""
-    descriptor = os.memfd_create("doubletime", os.MFD_CLOEXEC)
-    os.ftruncate(descriptor, _HEADER_NBYTES + staging)
-    token = uuid.uuid4().bytes
-    os.pwrite(descriptor, token, _HEADER_NBYTES - len(token))
-    return descriptor, token
-
-
-def _open_all(offers: Sequence[tuple[Any, ...]], staging: int) -> list[mmap.mmap]:
-    """Every rank's segment, or as many as could be opened before one could not."""
-    segments: list[mmap.mmap] = []
-    for _, _, pid, descriptor, token, their_staging in offers:
-        if their_staging != staging:
-            return segments
-        try:
-            opened = os.open(Path(f"/proc/{pid}/fd/{descriptor}"), os.O_RDWR)
-        except OSError:
-            return segments
-        try:
-            segment = mmap.mmap(opened, _HEADER_NBYTES + staging)
-        except (OSError, ValueError):
-            return segments
-        finally:
-            os.close(opened)
-        if segment[_HEADER_NBYTES - len(token) : _HEADER_NBYTES] != token:
-            segment.close()
-            return segments
-        segments.append(segment)
-    return segments
+def is_switched_on() -> bool:
+    """Whether `DOUBLETIME_SHARED_MEMORY` lets ranks share memory."""
+    return environment.switch(SWITCH_VARIABLE) is not False
