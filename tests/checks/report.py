@@ -15,7 +15,7 @@ import pytest
 
 from ranks import ROOT, run_ranks
 
-TIMEOUT_S = 150
+TIMEOUT_S = 240
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,8 @@
-"""The jobs in which the contract is tried: which MPI, how many ranks."""
+"""The jobs in which the contract is tried: which program, which MPI, how many ranks."""
 
+from __future__ import annotations
+
+SCRIPT = "contract/contract_job.py"
 # Four ranks wait for each other's turn on two cores: once is enough.
 JOBS = [
     *(("mpich", ranks) for ranks in (2, 3, 4)),

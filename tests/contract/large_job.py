@@ -19,9 +19,14 @@ def expect(tensor: torch.Tensor, value: int, spots: list[int], step: str) -> Non
     # Eight elements at a time, which takes a seventh of the time.
     word = int.from_bytes(bytes([value] * 8), "little")
     words = tensor.view(torch.int64)
-    others = sum(int((chunk != word).sum()) for chunk in words.split(1 << 25))
     marked = {spot // 8 for spot in SPOTS}
-    assert others == len(marked), f"{step}: {others} words are not {value}, {len(marked)} should be"
+    others = []
+    for chunk, part in enumerate(words.split(1 << 25)):
+        for at in (part != word).nonzero().flatten()[: len(marked) + 9].tolist():
+            others.append((chunk << 25) + at)
+    wrong_words = {hex(8 * at): hex(int(words[at])) for at in others if at not in marked}
+    assert not wrong_words, f"{step}: not {value}, among others: {wrong_words}"
+    assert len(others) == len(marked), f"{step}: of {len(marked)} words only {others} are marked"
     for index in marked:
         near = {8 * index + i: int(tensor[8 * index + i]) for i in range(8)}
         wrong = {at: found for at, found in near.items() if at not in SPOTS and found != value}

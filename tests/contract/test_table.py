@@ -1,4 +1,4 @@
-"""The table of collectives, line by line, on each MPI: one job runs it whole."""
+"""The table of collectives, line by line, on each MPI: one job runs it whole, and the scenarios."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 from checks.report import TIMEOUT_S, expect_ended_well, expect_passed
-from contract.jobs import JOBS
+from contract.jobs import JOBS, SCRIPT
 from contract.table import DTYPES, MOVEMENTS, REDUCTIONS, cases
 
-SCRIPT = "contract/table_job.py"
 pytestmark = pytest.mark.timeout(TIMEOUT_S + 30)
 
 

@@ -79,6 +79,7 @@ def test_a_named_folder_is_used_or_refused_but_not_passed_over(real_folder, tmp_
         (gzip.compress(b"x" * 1000)[:-12], "is damaged: "),
         (gzip.compress(b"other content"), "is not the published file: SHA-256 "),
     ],
+    ids=["no gzip", "torn", "another"],
 )
 def test_a_damaged_file_is_refused(tmp_path, content, what):
     for name in fashion_mnist.DIGESTS:

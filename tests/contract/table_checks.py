@@ -1,11 +1,11 @@
-"""Runs the whole table in one job; see `checks.job.main` for its arguments."""
+"""The whole table as checks that run within a job."""
 
 from __future__ import annotations
 
 import functools
 import zlib
 
-from checks.job import Check, main
+from checks.job import Check
 from contract.collectives import CALLS, Setting
 from contract.table import Case, cases
 from contract.values import difference, stains, wide
@@ -49,7 +49,3 @@ def refuse(setting: Setting) -> None:
 def checks(world_size: int) -> dict[str, Check]:
     """All cases for this many ranks."""
     return {case.name: functools.partial(check, case) for case in cases(world_size)}
-
-
-if __name__ == "__main__":
-    main(checks)
