@@ -1,12 +1,15 @@
 """`doubletime train`: alone, on several ranks, compared, and refused."""
 
 import json
+import shutil
+import signal
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from ranks import run_command
+from ranks import run_command, start_command
 
 TRAIN = [sys.executable, "-m", "doubletime", "train"]
 QUICK = ["digits", "--epochs", "1", "--limit", "240"]
@@ -121,3 +124,57 @@ def test_without_the_images_digits_are_trained_and_it_says_so(tmp_path):
     assert "digits: 240 images to train" in shown
     [folder] = (tmp_path / "runs").iterdir()
     assert folder.name.startswith("digits-")
+
+
+STOPS = [*TRAIN, "digits", "--limit", "240", "--epochs", "100000", "--name", "long"]
+
+
+def _wait_for(job, words):
+    end = time.monotonic() + 60
+    while words not in "".join(job.output()):
+        assert job.process.poll() is None, job.output()
+        assert time.monotonic() < end, job.output()
+        time.sleep(0.05)
+
+
+def _stopped(command, tmp_path, words):
+    """Start it, tell it to end once it has written `words`: what its run's folder holds then."""
+    with start_command(command, cwd=tmp_path) as job:
+        _wait_for(job, words)
+        time.sleep(0.2)
+        job.process.send_signal(signal.SIGTERM)
+        done = job.wait(100)  # since its start
+    assert done.exit_code == 143
+    assert ", which is saved: --resume auto goes on from there" in done.stdout
+    assert "Traceback" not in done.stderr
+    folder = tmp_path / "runs" / "long"
+    saved = sorted(str(path.relative_to(tmp_path)) for path in folder.glob("checkpoints/*"))
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    return saved, [json.loads(line) for line in lines]
+
+
+def test_sigterm_saves_and_resume_goes_on(tmp_path):
+    command = [*STOPS, "--checkpoint-every", "1000000"]
+    [first], _ = _stopped([*command, "-n", "2"], tmp_path, "epoch 1/100000  loss")
+    saved, events = _stopped([*command, "--resume", "auto"], tmp_path, "(saved by 2 ranks)")
+    assert (len(saved), saved[0]) == (2, first)
+    [came] = [event for event in events if event["event"] == "Resumed"]
+    assert (came["path"], came["world_size"]) == (first, 2)
+
+
+def test_resume_finds_the_last_run_and_says_where_there_is_none(tmp_path):
+    run_command([*TRAIN, *QUICK], cwd=tmp_path, timeout=90).check()
+    command = [*TRAIN, "digits", "--limit", "240", "--epochs", "2", "--resume", "auto"]
+    shown = run_command(command, cwd=tmp_path, timeout=90).check().stdout
+    assert "goes on in epoch 2 after 0 steps, from runs/digits-" in shown
+    assert "epoch 1/2" not in shown
+    [folder] = (tmp_path / "runs").iterdir()
+    (tmp_path / "empty").mkdir()
+    done = run_command([*TRAIN, "digits", "--resume", "empty"], cwd=tmp_path)
+    assert done.exit_code == 1
+    assert done.stderr.startswith("there is no checkpoint in empty\n  remedy: --resume PATH takes ")
+    shutil.rmtree(folder / "checkpoints")
+    (folder / "checkpoints").write_text("")
+    done = run_command([*command, "-n", "2"], cwd=tmp_path)
+    assert done.exit_code == 1
+    assert "checkpoints cannot be written: " in done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ from doubletime.cli.where import (
     where,
 )
 from doubletime.errors import LaunchError
+
+_GRACE_S = 30  # what a checkpoint may take after SIGTERM: as long as Slurm and Kubernetes wait
 
 if TYPE_CHECKING:
     from doubletime.cluster.placement import Placement
@@ -161,12 +164,17 @@ class _Job:
 
     def run(self, ranks: int, more: Sequence[str] = (), threads: int | None = None) -> None:
         """Run it on so many ranks; does not return where they fail."""
+        from doubletime.cluster.running import GRACE_VARIABLE
+
+        settings = {GRACE_VARIABLE: os.environ.get(GRACE_VARIABLE, str(_GRACE_S))}
+        if threads is not None:
+            settings["OMP_NUM_THREADS"] = str(threads)
         exit_code = local_ranks.start(
             ["train", self.task, *self.options, *more],
             ranks,
             self.where,
             backend=tasks.launcher_backend(self.backend),
-            environment={} if threads is None else {"OMP_NUM_THREADS": str(threads)},
+            environment=settings,
         )
         if exit_code:
             raise typer.Exit(exit_code)

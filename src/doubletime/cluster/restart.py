@@ -12,7 +12,7 @@ RESTART_VARIABLE = "DOUBLETIME_RESTART"  # 1, 2, … in a job that was started a
 _AT_ONCE_S = 60.0  # a job that fails sooner has hardly got further than before
 _PAUSE_S = 1.0  # what a failed job's last words, and a host's last packets, may take
 # Ends that come from outside: nothing says that the next start would meet with them.
-_FROM_OUTSIDE = re.compile(r"died by signal (?:1|9|15)\b")
+_FROM_OUTSIDE = re.compile(r"died by signal (?:1|9|15)\b|^ended by SIGTERM", re.MULTILINE)
 _CHANGING = re.compile(r"0x[0-9a-f]+|\d+")
 
 

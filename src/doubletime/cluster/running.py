@@ -38,6 +38,8 @@ _LAST_OUTPUT_S = 1.0
 _AFTER_FAILURE_S = (0.8, 1.3, 2.0)
 _AFTER_SIGNAL_S = (0.5, 0.8, 1.2)
 _AFTER_LOSS_S = (0.0, 0.1, 0.6)
+# How long ranks may take to save and end by themselves once this process gets SIGTERM, in seconds.
+GRACE_VARIABLE = "DOUBLETIME_GRACE_S"
 # What processes that outlive the launcher get: to end by themselves, and after SIGTERM.
 _LEFT_OVER_S = (0.3, 0.3)
 # What watches on other hosts get to end once their launcher has: by themselves, after SIGTERM, and after
@@ -59,7 +61,7 @@ class Running:
         died_s: when the launcher was killed by someone else, in seconds since the epoch; else None.
 
     Raises:
-        LaunchError: if the launcher cannot be started.
+        LaunchError: if the launcher cannot be started, or the time of grace is nonsense.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class Running:
         self._implementation = implementation
         self._control = control
         self._signals = signals
+        self._grace_s = _grace_s(plan)
         earlier = _children()
         self._shm = SharedMemoryFiles(implementation.dialect.shm_prefixes)
         self.died_s: float | None = None
@@ -227,6 +230,11 @@ class Running:
             self._signal(signal.SIGKILL)
             return
         number = self._signals.numbers[0]
+        if number == signal.SIGTERM and self._grace_s:
+            # To the ranks alone: their launcher would kill them at once.
+            self._control.order(number)
+            self._schedule(_AFTER_SIGNAL_S, self._grace_s)
+            return
         self._process.send_signal(signal.SIGTERM if number == signal.SIGPIPE else number)
         self._schedule(_AFTER_SIGNAL_S)
 
@@ -242,13 +250,22 @@ class Running:
         self._control.order(number)
         self._descendants.signal(number)
 
-    def _schedule(self, after_s: tuple[float, float, float]) -> None:
-        now = time.monotonic()
+    def _schedule(self, after_s: tuple[float, float, float], grace_s: float = 0.0) -> None:
+        now = time.monotonic() + grace_s
         self._steps = [
             (now + after_s[0], self._process.terminate),
             (now + after_s[1], lambda: self._signal(signal.SIGTERM)),
             (now + after_s[2], lambda: self._signal(signal.SIGKILL)),
         ]
+
+
+def _grace_s(plan: launch.LaunchPlan) -> float:
+    text = plan.environment.get(GRACE_VARIABLE) or os.environ.get(GRACE_VARIABLE, "0")
+    if not text.replace(".", "", 1).isdigit():
+        raise LaunchError(
+            f"{GRACE_VARIABLE}={text!r} is no time in seconds", f"{GRACE_VARIABLE}=30, or unset it"
+        )
+    return float(text)
 
 
 def _children() -> list[psutil.Process]:

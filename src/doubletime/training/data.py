@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterable, Iterator, Sized
 from dataclasses import dataclass
 from typing import Any, cast
@@ -139,6 +140,7 @@ class Batches:
                 num_workers=num_workers,
                 persistent_workers=num_workers > 0,
                 generator=self._generator,
+                worker_init_fn=_outlive_sigterm,
             )
 
     @property
@@ -195,6 +197,15 @@ class Batches:
             self.count, self.global_count = len(share.indices), share.global_count
             self.position = (epoch, step)
             yield batch
+
+
+def _outlive_sigterm(_worker: int) -> None:
+    """In a worker: where its rank saves at SIGTERM, leave the end to the rank.
+
+    Batch systems send it to all processes, and torch fails a rank whose worker dies.
+    """
+    if callable(signal.getsignal(signal.SIGTERM)):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def _gather(
