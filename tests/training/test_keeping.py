@@ -4,6 +4,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import torch
 from torch import nn
 
 from doubletime.errors import CheckpointError
-from doubletime.training.checkpoint import folder
+from doubletime.training.checkpoint import folder, storage
 from doubletime.training.events import CheckpointSaved, EpochDone, Notice, Resumed
 from doubletime.training.keeping import Keeping
 from doubletime.training.preemption import Preempted
@@ -189,6 +190,32 @@ def test_a_full_disk_stops_no_training(tmp_path, uninterrupted):
         assert all(torch.equal(found[name], each) for name, each in uninterrupted[0].items())
     finally:
         subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+class Clamping(Noisy):
+    """Changes its parameters in the midst of a step."""
+
+    def loss(self, model, batch):
+        with torch.no_grad():
+            for parameter in self.made.parameters():
+                parameter.clamp_(-1, 1)
+        return super().loss(model, batch)
+
+
+def test_a_checkpoint_is_of_one_moment_or_none(tmp_path, monkeypatch):
+    complete = storage.Copied.complete
+
+    def slow(copied):
+        time.sleep(0.05)
+        complete(copied)
+
+    monkeypatch.setattr(storage.Copied, "complete", slow)
+    _, events = train(Keeping(tmp_path, 6), task=Clamping())
+    [note] = _of(events, Notice)
+    assert note.text.startswith(
+        "no checkpoint after step 6: rank 0: parameters were changed outside of optimizer.step(); "
+    )
+    assert [event.step for event in _of(events, CheckpointSaved)] == [12]
 
 
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path):

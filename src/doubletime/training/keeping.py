@@ -127,6 +127,10 @@ class Keeper:
         )
         return progress
 
+    def before_update(self) -> None:
+        """Parameters are about to change: what is being copied of them must be done."""
+        self._saver.await_copy()
+
     def after_step(self, progress: Progress) -> None:
         """A step has been made; collective.
 

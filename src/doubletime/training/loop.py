@@ -172,7 +172,7 @@ class _Trainer:
         sum_over_ranks([0.0])  # all ranks start together, so that all measure the same epoch
         started_s = time.perf_counter()
         for step, batch in enumerate(self.batches, progress.step + 1):
-            loss = self._step(epoch, step, batch)
+            loss = self._step(epoch, step, batch, keeper)
             if self.batches.count:
                 loss_sum += loss * self.batches.count
             self.samples_met += self.batches.global_count
@@ -196,7 +196,7 @@ class _Trainer:
             test_s,
         )
 
-    def _step(self, epoch: int, step: int, batch: Any) -> float:
+    def _step(self, epoch: int, step: int, batch: Any, keeper: Keeper | None) -> float:
         """One step; returns this rank's mean loss."""
         self.optimizer.zero_grad(set_to_none=True)
         loss = self.task.loss(self.model, to_device(batch, self.joined.device))
@@ -208,6 +208,8 @@ class _Trainer:
             )
         with self.clock.step():
             (loss if self.batches.weight == 1 else loss * self.batches.weight).backward()
+        if keeper is not None:
+            keeper.before_update()
         self.optimizer.step()
         if self.lr_schedule is not None:
             self.lr_schedule.step()

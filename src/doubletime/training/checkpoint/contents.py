@@ -85,6 +85,22 @@ def flatten(
     return state
 
 
+def changes_with_steps_only(parts: Parts) -> frozenset[str]:
+    """The names of what nothing but `optimizer.step()` changes: trained parameters, and its own state."""
+    found: set[str] = set()
+    model = parts.bare_model
+    if model is not None and parts.optimizer is not None:
+        trained = {id(each) for group in parts.optimizer.param_groups for each in group["params"]}
+        for name, parameter in model.named_parameters(remove_duplicate=False):
+            if id(parameter) in trained:
+                found.add(_MODEL + name)
+    if parts.optimizer is not None:
+        names = _names(parts)
+        for each, entries in parts.optimizer.state.items():
+            found.update(f"{_OPTIMIZER}{names[id(each)]}/{key}" for key in entries)
+    return frozenset(found)
+
+
 def check_model(parts: Parts, stored: Stored, where: str) -> None:
     """Whether the model is the one that was saved, before anything is changed.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -62,6 +63,8 @@ class Saver:
         self._joined = session.current()
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="doubletime-checkpoint")
         self._share: storage.Share | None = None
+        self._is_copied = threading.Event()
+        self._is_copied.set()
         self._step = 0
         self._began_s = self._pause_s = 0.0
         self._writing: Future[None] | None = None
@@ -92,6 +95,8 @@ class Saver:
     ) -> None:
         """Copy what is to be saved, and have it written; collective, and short.
 
+        The thread copies what only `optimizer.step()` changes: `await_copy` before the next one.
+
         Args:
             step: since the run's begin; greater than that of checkpoints before.
             parts: what is trained.
@@ -106,10 +111,20 @@ class Saver:
         is_other = self._share is None or self._share.signature != names
         if self._any(is_other) or self._share is None:
             self._share = storage.plan(state)
-        copied = storage.copy(self._share, state)
+        may_wait = contents.changes_with_steps_only(parts)
+        copied = storage.copy(self._share, state, may_wait.__contains__)
         partial = folder.partial(self._folder, step)
-        self._writing = self._threads.submit(storage.write, copied, partial, self._joined.rank)
+        self._is_copied.clear()
+        self._writing = self._threads.submit(self._write, copied, partial)
         self._pause_s = time.perf_counter() - self._began_s
+
+    def await_copy(self) -> None:
+        """Wait until parameters may change again."""
+        if self._is_copied.is_set():
+            return
+        began_s = time.perf_counter()
+        self._is_copied.wait()
+        self._pause_s += time.perf_counter() - began_s
 
     def conclude(self, failed: int) -> None:
         """All ranks have written, or could not; collective.
@@ -133,6 +148,7 @@ class Saver:
         """Wait until what is begun is whole, or lost, on all ranks; collective."""
         if self._writing is None and self._step == 0:
             return
+        self.await_copy()
         if self._writing is not None:
             is_lost = self._writing.exception() is not None
             self.conclude(self._count(is_lost))
@@ -148,6 +164,13 @@ class Saver:
     def close(self) -> None:
         """End the thread; what it has begun to write it still writes."""
         self._threads.shutdown()
+
+    def _write(self, copied: storage.Copied, partial: Path) -> None:
+        try:
+            copied.complete()
+        finally:
+            self._is_copied.set()
+        storage.write(copied, partial, self._joined.rank)
 
     def _finish(self, partial: Path, step: int) -> Saved:
         if self._share is None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -100,33 +100,58 @@ class Copied:
     Attributes:
         share: of which checkpoint.
         data: tensors in this process's memory, and objects as bytes.
+        later: of these tensors, what is not copied yet: where to, where from, and how often that had
+            been changed.
     """
 
     share: Share
     data: Mapping[MetadataIndex, Tensor | io.BytesIO]
+    later: list[tuple[Tensor, Tensor, int]]
+
+    def complete(self) -> None:
+        """Copy the rest; by any thread, as long as nothing changes it.
+
+        Raises:
+            CheckpointError: if something has.
+        """
+        if not self.later:
+            return
+        torch._foreach_copy_(
+            [room for room, _, _ in self.later], [each for _, each, _ in self.later]
+        )
+        if any(source._version != version for _, source, version in self.later):
+            raise CheckpointError("parameters were changed outside of optimizer.step()")
+        self.later.clear()
 
 
-def copy(share: Share, state: Mapping[str, Any]) -> Copied:
-    """Copy what this rank writes; after that its tensors may change."""
+def copy(share: Share, state: Mapping[str, Any], may_wait: Callable[[str], bool]) -> Copied:
+    """Copy what this rank writes.
+
+    Args:
+        share: what that is.
+        state: this rank's tensors and objects, by name.
+        may_wait: whether a tensor of this name may be copied later, by `Copied.complete`.
+    """
     planner = DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
     planner.set_up_planner(dict(state))
     data: dict[MetadataIndex, Tensor | io.BytesIO] = {}
-    sources, rooms = [], []
+    later: list[tuple[Tensor, Tensor, int]] = []
     for item in share.plan.items:
         value = planner.resolve_data(item)
         if item.type == WriteItemType.BYTE_IO or not isinstance(value, Tensor):
             data[item.index] = value
             continue
+        source = value.detach()
         room = share.copies.get(item.index)
         if room is None:
-            room = torch.empty(value.shape, dtype=value.dtype, device="cpu")
+            room = torch.empty(source.shape, dtype=source.dtype, device="cpu")
             share.copies[item.index] = room
-        sources.append(value.detach())
-        rooms.append(room)
         data[item.index] = room
-    if sources:
-        torch._foreach_copy_(rooms, sources)
-    return Copied(share, data)
+        if may_wait(item.index.fqn):
+            later.append((room, source, source._version))
+        else:
+            room.copy_(source)
+    return Copied(share, data, later)
 
 
 class _FromCopies(DefaultSavePlanner):
