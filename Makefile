@@ -3,12 +3,14 @@
 #   PYTHON=python3.12          the interpreter that .venv is made from (3.10 or newer)
 #   PIP_FLAGS="--index-url …"  passed to every `pip install`
 #   PYTEST_FLAGS="-k mpi"      passed to pytest
+#   TEST_PROCESSES=2           how many tests run at once (1); a test may itself start up to 4 ranks
 #   CPU_INDEX=                 empty: take torch from PyPI, with CUDA, even where there is no GPU
 
 PYTHON ?= python3
 PIP_FLAGS ?=
 PYTEST_FLAGS ?=
 CPU_INDEX ?= https://download.pytorch.org/whl/cpu
+TEST_PROCESSES ?= 1
 
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 BIN := .venv/bin
@@ -34,7 +36,13 @@ demo: setup
 	$(BIN)/doubletime train fashion-mnist -n 2 --compare
 
 test: setup $(OTHER_MPIS)
-	$(BIN)/python -m pytest $(PYTEST_FLAGS)
+	@# As many at once as asked for; then, one by one, those marked `alone`.
+	@# Exit code 1: a test failed. 5: PYTEST_FLAGS choose none of this part. Others: stop, as by Ctrl-C.
+	@failed=0; run() { \
+	    $(BIN)/python -m pytest "$$@" $(PYTEST_FLAGS) || case $$? in 1) failed=1;; 5) ;; *) exit $$?;; esac; \
+	}; \
+	run -n $(if $(filter 1,$(TEST_PROCESSES)),0,$(TEST_PROCESSES)) --dist loadfile --no-loadscope-reorder -m "not alone"; run -m alone; \
+	exit $$failed
 
 torch-suite-all: setup $(OTHER_MPIS)
 	TORCH_SUITE=all $(BIN)/python -m pytest tests/multiprocess/test_torch_suite.py $(PYTEST_FLAGS)

@@ -8,6 +8,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import psutil
 import pytest
@@ -16,6 +18,10 @@ from ranks import MPI_SHM, MPIS, descendants, shm_seen, venv
 
 _GRACE_S = 2.0  # what is just ending may take to end
 _SHM = Path("/dev/shm")
+
+# Folders whose tests stay in one process of a parallel run: they share a virtual cluster, or a job's report.
+# The longest first, as what begins last must be short; tests on a cluster mostly wait, those beside them do not.
+_TOGETHER = ("tests/cluster/virtual/", "tests/contract/", "tests/multiprocess/")
 
 # Variables that libraries set when first imported, and pytest's own.
 _FOREIGN = {
@@ -26,9 +32,53 @@ _FOREIGN = {
 }
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """A terminated test run ends as by Ctrl-C: every job that it has started goes with it."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    is_parallel = config.getoption("dist", default="no") != "no"
+    leads = is_parallel and not hasattr(config, "workerinput")
+    signal.signal(signal.SIGTERM, _end_workers if leads else signal.default_int_handler)
+
+
+def _end_workers(number: int, frame: FrameType | None) -> None:
+    """xdist itself would let its workers go on for seconds, then kill them, but not their jobs."""
+    for worker in psutil.Process().children():
+        worker.terminate()
+    signal.default_int_handler(number, frame)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """`--dist loadfile` keeps more together than a file, and begins with what takes longest."""
+    from xdist.scheduler import LoadFileScheduling  # asked for by xdist alone
+
+    if config.getoption("dist") != "loadfile":
+        return None
+
+    class Scheduling(LoadFileScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            return next(
+                (folder for folder in _TOGETHER if folder in nodeid), nodeid.partition("::")[0]
+            )
+
+    return Scheduling(config, log)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """In a parallel run: in the order of `_TOGETHER`, then all others as they were."""
+    if not hasattr(config, "workerinput"):
+        return
+    ranks = {folder: rank for rank, folder in enumerate(_TOGETHER)}
+    items.sort(
+        key=lambda item: next((ranks[part] for part in ranks if part in item.nodeid), len(ranks))
+    )
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What tests have to tell whether they pass or not: each line that one recorded as `told`."""
+    for report in (*terminalreporter.getreports("passed"), *terminalreporter.getreports("failed")):
+        for name, line in getattr(report, "user_properties", ()):  # a file that fails has none
+            if name == "told" and report.when == "call":
+                terminalreporter.write_line(line)
 
 
 @pytest.fixture(params=MPIS)

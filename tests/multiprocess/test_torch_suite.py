@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,7 @@ def _free_port() -> int:
 @pytest.mark.parametrize("ranks", [3, 4])
 @pytest.mark.parametrize("mpi", MPIS)
 def test_torch_suite(
-    mpi: str, ranks: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    mpi: str, ranks: int, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     job = run_ranks(
         ROOT / "tests" / "torch_suite.py",
@@ -41,8 +42,9 @@ def test_torch_suite(
     ).check()
     closing = CLOSING.search(job.stdout)
     assert closing, job.show()
-    with capsys.disabled():
-        print(f"\ntorch's suite, {mpi}, {ranks} ranks, {job.seconds:.0f} s: {closing[0]}")
+    record_property(
+        "told", f"torch's suite, {mpi}, {ranks} ranks, {job.seconds:.0f} s: {closing[0]}"
+    )
     passed, failed = int(closing[1]), int(closing[2])
     failures = [line for line in job.stdout.splitlines() if line.startswith("FAIL")]
     assert failed == 0, "\n".join(failures) + "\n" + job.stderr[-5000:]

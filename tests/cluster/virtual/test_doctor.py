@@ -57,6 +57,7 @@ def _expect(found: Findings, kind: str, host: str, what: str, remedy: str) -> No
 # -- healthy ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.alone  # its links are to be equally fast
 def test_nothing_is_found_on_a_healthy_cluster(cluster: VirtualCluster, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("print('here')\n")
@@ -310,6 +311,7 @@ def test_another_job_on_a_host(make_cluster: MakeCluster) -> None:
 # -- between hosts ----------------------------------------------------------------------------------
 
 
+@pytest.mark.alone  # its links are to be equally fast
 def test_what_is_wrong_between_hosts_is_told(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(6)
     cluster.shape("400mbit")

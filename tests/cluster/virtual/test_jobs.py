@@ -27,6 +27,7 @@ def test_all_reduce_over_hosts(cluster: VirtualCluster, mpi: str) -> None:
     ], done.show()  # fmt: skip
 
 
+@pytest.mark.alone  # every file of an MPI in /tmp is to be its own
 def test_a_job_that_is_left_ends_on_all_hosts(cluster: VirtualCluster, mpi: str) -> None:
     files = set(_TMP.iterdir())
     with jobs.start_mpiexec(cluster, mpi, _ENDLESS, ranks=3) as job:

@@ -10,6 +10,7 @@ import pytest
 from vcluster import measure
 from vcluster.cluster import VirtualCluster
 
+pytestmark = pytest.mark.alone
 _MBIT = 125e3  # bytes per second
 
 
