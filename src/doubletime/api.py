@@ -153,18 +153,12 @@ def _keeping(
         option, value = ("keep", keep) if keep < 1 else ("checkpoint_every", every)
         raise TrainingError(f"{option} is {value}", f"give {option} 1 or more")
 
-    def prepare() -> run_folder.Chosen:
-        place = run_folder.choose(runs, name, task, resume)
-        if every != 0:
-            folder.prepare(place.folder / run_folder.CHECKPOINTS)
-        return place
-
-    place = on_rank_0(prepare)
+    place = on_rank_0(lambda: run_folder.choose(runs, name, task, resume))
     if every == 0 and not place.candidates:
         return place, None
     checkpoints = place.folder / run_folder.CHECKPOINTS
     if every != 0:
-        folder.check_seen_by_all(checkpoints)
+        folder.share(checkpoints)
     return place, Keeping(checkpoints, every, keep, place.candidates)
 
 

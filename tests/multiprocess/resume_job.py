@@ -10,8 +10,11 @@ import signal
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 
+import doubletime as dt
+from doubletime.errors import CheckpointError
 from doubletime.training import session
 from doubletime.training.checkpoint import folder, storage
 from doubletime.training.checkpoint.exchange import of_all, on_rank_0
@@ -121,8 +124,20 @@ def one_dies_saving(path):
         train(Keeping(path, EVERY))
 
 
+def is_not_shared(path):
+    """What has the same name on rank 1 is another folder: told on all ranks."""
+    path = path.relative_to(Path.cwd())
+    if joined.rank == 1:
+        (place / "elsewhere" / path).mkdir(parents=True)
+        os.chdir(place / "elsewhere")
+    for use in (folder.share, lambda path: dt.save(path, state={})):
+        with pytest.raises(CheckpointError, match=r"^host \S+ does not share /\S+ with rank 0"):
+            use(path)
+
+
 joined = session.init(sys.argv[1])
 place = Path(sys.argv[2])
+os.chdir(place)
 for argument in sys.argv[3:]:
     what, _, of = argument.partition(":")
     path = place / (of or what)

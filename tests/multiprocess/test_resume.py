@@ -33,7 +33,7 @@ def _met_after(done, world_size):
 
 
 def test_ranks_over_mpi_go_on(tmp_path):
-    done = _run(2, "mpi", tmp_path, "resumes", "stops", "one_cannot_write").check()
+    done = _run(2, "mpi", tmp_path, "resumes", "stops", "one_cannot_write", "is_not_shared").check()
     saved, notes, names = json.loads(done.stdout.splitlines()[-1])
     assert saved == [6]
     [note] = notes

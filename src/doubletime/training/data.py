@@ -197,6 +197,7 @@ class Batches:
             self.count, self.global_count = len(share.indices), share.global_count
             self.position = (epoch, step)
             yield batch
+        self.position = (epoch + 1, 0)
 
 
 def _outlive_sigterm(_worker: int) -> None:

@@ -8,7 +8,8 @@ import shutil
 from pathlib import Path
 
 from doubletime.errors import CheckpointError
-from doubletime.training.checkpoint.exchange import of_all
+from doubletime.training import session
+from doubletime.training.checkpoint.exchange import of_all, on_rank_0
 
 _WHOLE = re.compile(r"step-(\d+)")
 _PARTIAL = ".partial"
@@ -109,17 +110,28 @@ def prepare(folder: Path) -> None:
         ) from error
 
 
-def check_seen_by_all(folder: Path) -> None:
-    """Whether all ranks can write there; collective, after `prepare` on rank 0.
+def share(folder: Path) -> None:
+    """Make the folder on rank 0, and see that all ranks write into that same one; collective.
 
     Raises:
-        CheckpointError: if one cannot; it names the host.
+        CheckpointError: if rank 0 cannot write it, or a host has none of that name, or another.
     """
-    can_write = folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
-    for trouble in of_all(None if can_write else os.uname().nodename):
+
+    def mark() -> str:
+        prepare(folder)
+        name = f"shared-{os.urandom(8).hex()}{_PARTIAL}"
+        (folder / name).mkdir()
+        return name
+
+    marked = folder / on_rank_0(mark)
+    is_there = marked.is_dir() and os.access(folder, os.W_OK | os.X_OK)
+    troubles = of_all(None if is_there else os.uname().nodename)
+    if session.current().rank == 0:
+        marked.rmdir()
+    for trouble in troubles:
         if trouble is not None:
             raise CheckpointError(
-                f"host {trouble} has no {folder.absolute()} that it can write",
+                f"host {trouble} does not share {folder.absolute()} with rank 0, or cannot write it",
                 "--runs a folder that all hosts share, or --checkpoint-every 0 for no checkpoints",
             )
 

@@ -49,15 +49,14 @@ def save(
     path = Path(where)
     parts = Parts(model, optimizer, lr_schedule)
 
-    def prepare() -> int:
-        folder.prepare(path)
+    def number() -> int:
         if batches is not None:
             epoch, step = batches.position
             return epoch * len(batches) + step
         return 1 + max(map(folder.step_of, folder.whole(path)), default=0)
 
-    step = on_rank_0(prepare)
-    folder.check_seen_by_all(path)
+    folder.share(path)
+    step = on_rank_0(number)
     run = {"position": None if batches is None else batches.position, "state": dict(state or {})}
     saver = Saver(path, keep)
     try:
