@@ -178,3 +178,13 @@ def test_resume_finds_the_last_run_and_says_where_there_is_none(tmp_path):
     done = run_command([*command, "-n", "2"], cwd=tmp_path)
     assert done.exit_code == 1
     assert "checkpoints cannot be written: " in done.stderr
+
+
+def test_a_time_of_grace_that_is_none_is_refused(tmp_path):
+    env = {"DOUBLETIME_GRACE_S": "soon"}
+    done = run_command([*TRAIN, *QUICK, "-n", "2"], cwd=tmp_path, env=env)
+    assert done.exit_code == 1
+    assert done.stderr == (
+        "DOUBLETIME_GRACE_S='soon' is no time in seconds\n"
+        "  remedy: DOUBLETIME_GRACE_S=30, or unset it\n"
+    )

@@ -1,12 +1,14 @@
 """A training that stops and goes on is the training that never stopped; what goes wrong is told."""
 
 import contextlib
+import gc
 import os
 import signal
 import subprocess
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 from torch import nn
@@ -239,3 +241,39 @@ def test_sigterm_saves_and_ends_the_training(tmp_path, uninterrupted):
     task, _ = _again(tmp_path)
     found = numbers(task)
     assert all(torch.equal(found[name], each) for name, each in uninterrupted[0].items())
+
+
+class Rows(torch.utils.data.Dataset):
+    """The data, loaded by a process."""
+
+    def __init__(self, tensors):
+        self.tensors = tensors
+
+    def __len__(self):
+        return len(self.tensors[0])
+
+    def __getitem__(self, index):
+        return tuple(tensor[index] for tensor in self.tensors)
+
+
+class Loaded(Noisy):
+    num_workers = 1
+
+    def train_data(self):
+        return Rows(super().train_data())
+
+
+def test_sigterm_to_a_loaders_worker_too_lets_the_rank_save(tmp_path):
+    def tell(step):
+        if step == 6:
+            for child in psutil.Process().children():
+                child.send_signal(signal.SIGTERM)
+            time.sleep(0.1)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(Preempted) as caught:
+        train(Keeping(tmp_path), at_step=tell, task=Loaded())
+    assert caught.value.is_saved
+    assert folder.step_of(folder.whole(tmp_path)[0]) == 6
+    del caught  # its frames hold the loader
+    gc.collect()
