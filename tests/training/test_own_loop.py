@@ -101,5 +101,7 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(tmp_path):
     assert all(map(torch.equal, before, wide.model.parameters()))
     other = Loop()
     other.optimizer = torch.optim.SGD(other.model.parameters(), lr=0.1)
+    before = [each.clone() for each in other.model.parameters()]
     with pytest.raises(CheckpointError, match="made with an optimizer of other parameters"):
         dt.resume(tmp_path, optimizer=other.optimizer, model=other.model)
+    assert all(map(torch.equal, before, other.model.parameters()))

@@ -172,34 +172,30 @@ def apply(parts: Parts, loaded: Mapping[str, Any], where: str) -> None:
         CheckpointError: if it does not fit; `check_model` has been asked before.
     """
     objects = loaded[RUN]
-    model = parts.bare_model
-    if model is not None:
-        model.load_state_dict(_within(loaded, _MODEL))
-    if parts.optimizer is not None:
-        _apply_optimizer(parts, parts.optimizer, objects, _within(loaded, _OPTIMIZER), where)
-    if parts.lr_schedule is not None:
-        if "lr_schedule" not in objects:
-            raise CheckpointError(f"{where} was made without a learning rate schedule")
-        parts.lr_schedule.load_state_dict(objects["lr_schedule"])
-
-
-def _apply_optimizer(
-    parts: Parts,
-    optimizer: torch.optim.Optimizer,
-    objects: Mapping[str, Any],
-    tensors: Mapping[str, Tensor],
-    where: str,
-) -> None:
+    model, optimizer = parts.bare_model, parts.optimizer
+    names = [group["params"] for group in _groups(parts)]
     saved = objects.get("optimizer")
-    here = [group["params"] for group in _groups(parts)]
-    if saved is None or [group["params"] for group in saved["groups"]] != here:
+    there = None if saved is None else [group["params"] for group in saved["groups"]]
+    if optimizer is not None and there != names:
         raise CheckpointError(
             f"{where} was made with an optimizer of other parameters",
             "give the optimizer the parameters in the groups that it had",
         )
-    number_of = {
-        name: number for number, name in enumerate(name for names in here for name in names)
-    }
+    if parts.lr_schedule is not None and "lr_schedule" not in objects:
+        raise CheckpointError(f"{where} was made without a learning rate schedule")
+    # Nothing has changed so far.
+    if model is not None:
+        model.load_state_dict(_within(loaded, _MODEL))
+    if optimizer is not None:
+        optimizer.load_state_dict(_optimizer_state(saved, _within(loaded, _OPTIMIZER)))
+    if parts.lr_schedule is not None:
+        parts.lr_schedule.load_state_dict(objects["lr_schedule"])
+
+
+def _optimizer_state(saved: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """What an optimizer takes back, which knows its parameters by number."""
+    names = [name for group in saved["groups"] for name in group["params"]]
+    number_of = {name: number for number, name in enumerate(names)}
     state: dict[int, dict[str, Any]] = {}
     for name, entries in saved["values"].items():
         state.setdefault(number_of[name], {}).update(entries)
@@ -210,7 +206,7 @@ def _apply_optimizer(
         {**group, "params": [number_of[name] for name in group["params"]]}
         for group in saved["groups"]
     ]
-    optimizer.load_state_dict({"state": state, "param_groups": groups})
+    return {"state": state, "param_groups": groups}
 
 
 def _groups(parts: Parts) -> list[dict[str, Any]]:
