@@ -93,16 +93,15 @@ def test_what_is_measured_of_a_cluster_is_used_for_it_alone(
 
 
 def test_a_task_is_trained_on_two_hosts(cluster: VirtualCluster, tmp_path: Path) -> None:
-    quick = ["train", "digits", "--epochs", "1", "--limit", "240", "--runs", str(tmp_path)]
-    (tmp_path / "hosts").write_text("node2 slots=1\nnode1 slots=2\n")
+    quick = ["train", "digits", "--epochs", "1", "--limit", "120", "--runs", str(tmp_path)]
+    (tmp_path / "hosts").write_text("node2 slots=1\nnode1:1\n")
     hostfile = ["--hostfile", str(tmp_path / "hosts")]
-    done = _doubletime(cluster, [*quick, "--name", "both", "--compare", *hostfile])
-    assert "speed-up" in done.stdout
-    for ranks in (1, 3):
-        folder = tmp_path / f"both-n{ranks}"
-        assert json.loads((folder / "config.json").read_text())["host"] == "node2"
-        lines = (folder / "metrics.jsonl").read_text().splitlines()
-        assert json.loads(lines[-1])["world_size"] == ranks
+    done = _doubletime(cluster, [*quick, "--name", "two", *hostfile], timeout=110)
+    assert "2 ranks on 2 hosts" in done.stdout
+    folder = tmp_path / "two"
+    assert json.loads((folder / "config.json").read_text())["host"] == "node2"
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    assert json.loads(lines[-1])["world_size"] == 2
 
 
 def test_what_the_doctor_found_is_told_before_a_job_starts(
