@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import tempfile
 import uuid
@@ -79,9 +80,13 @@ def verify(
             failure.write(failure.now(here.rank, 1, "not equal\n", is_shown=True))
             raise typer.Exit(1)
         return
+    from doubletime.cluster import allocation
+
     if tolerance is not None and not tolerance >= 0:
         raise LaunchError(f"--tolerance {tolerance} is no distance", "--tolerance 1e-5")
     asked = where(hosts, hostfile, ssh_config, ssh_command)
+    if ranks is None and asked.hosts is None and allocation.from_slurm(os.environ) is None:
+        ranks = 2
     placed = tasks.place(asked, ranks)
     if placed.ranks < 2:
         raise LaunchError("verify needs more than 1 rank to compare with", "add -n 2")

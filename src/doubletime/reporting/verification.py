@@ -13,10 +13,15 @@ from doubletime.training.verify.records import KINDS, LOSS, Difference
 from doubletime.training.verify.verdict import Verdict
 from doubletime.units import plural
 
+_OFF_TERMINAL_COLUMNS = 140
+
 
 def show(console: Console, verdict: Verdict) -> None:
     """Show all of it."""
-    console.print(steps_table(verdict))
+    if not console.is_terminal:
+        console.width = max(console.width, _OFF_TERMINAL_COLUMNS)
+    if verdict.rows:
+        console.print(steps_table(verdict))
     style = "bold green" if verdict.is_equal else "bold red"
     console.print(summary(verdict), style=style, markup=False, soft_wrap=True)
     for at, cause in enumerate(verdict.causes):
@@ -43,6 +48,8 @@ def summary(verdict: Verdict) -> str:
             more.append(f"{verdict.precision} itself is {shown(verdict.rounding)} from float64")
         told = f" ({', '.join(more)})" if more else ""
         return f"{what}: equal to {shown(verdict.distance)} over {steps}{told}"
+    if not verdict.rows:
+        return f"{what}: not one step can be made"
     if verdict.first is None:
         return (
             f"{what}: no proof of equality, though {steps} differ by {shown(verdict.distance)} only"
@@ -59,7 +66,7 @@ def summary(verdict: Verdict) -> str:
 def steps_table(verdict: Verdict) -> Table:
     """The largest relative difference of each kind in each step, and whose it is."""
     table = Table(box=box.SIMPLE_HEAD)
-    table.add_column("step", justify="right")
+    table.add_column("step", justify="right", no_wrap=True)
     has_double = any(row.double is not None for row in verdict.rows)
     is_own_double = verdict.precision == "float64"
     for kind in KINDS:

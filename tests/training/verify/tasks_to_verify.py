@@ -304,7 +304,7 @@ EQUAL = (Right, Adam, Convolution, Dropout, Double, FloatOnly)
 
 # Each with the cause that is to be named first, and a word of the evidence.
 FAULTS = {
-    BatchNorm: ("BatchNorm over local batches", "1 normalizes"),
+    BatchNorm: ("BatchNorm over local batches", "1 (BatchNorm1d) takes"),
     Summed: ("the loss is a sum", "times smaller"),
     TokenMean: ("the loss is no mean over samples", "padding"),
     Mixing: ("the model looks across the samples of a batch", "training mode"),

@@ -188,9 +188,9 @@ def batch_normalization(evidence: Evidence) -> Cause | None:
         return None
     return Cause(
         "BatchNorm over local batches",
-        f"{listed(list(shares.normalizations))} normalizes by the mean and variance of one rank's share, "
-        f"not of the global batch: without that, gradients of shares come to the whole batch's "
-        f"within {shares.normalizations_fixed:.0e}",
+        f"{listed(list(shares.normalizations))} takes the mean and variance of one rank's share, not of the "
+        "global batch; without that, the mean of the shares' gradients is the whole batch's to "
+        f"{shares.normalizations_fixed:.0e}",
         "GroupNorm or LayerNorm, which look at one sample at a time; on GPUs also "
         "torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)",
     )

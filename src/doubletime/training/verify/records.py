@@ -140,7 +140,7 @@ class Shares:
         normalizations_fixed: with batch normalizations alone in evaluation mode.
         evaluation: with the whole model in evaluation mode.
         summed: in training mode, of the shares' plain sum.
-        normalizations: names of the model's batch normalizations that use the batch's moments.
+        normalizations: the model's batch normalizations that use the batch's moments, by name and kind.
     """
 
     losses: tuple[float, ...]

@@ -80,6 +80,7 @@ def find_shares(
     ):  # its recurrences differentiate in training only
         evaluation = compare()[2]
     mean = sum(weight * value for weight, value in zip(weights, losses, strict=True))
+    names = tuple(f"{name} ({type(module).__name__})" for name, module in normalizations.items())
     return Shares(
         tuple(losses),
         number_distance(mean, loss_of_all),
@@ -87,7 +88,7 @@ def find_shares(
         fixed,
         evaluation,
         summed,
-        tuple(normalizations),
+        names,
     )
 
 

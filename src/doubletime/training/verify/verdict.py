@@ -180,7 +180,7 @@ def _notes(
                 f"from step {first.step} on, {one.precision} differs by up to {_largest(own):.0e}: rounding, "
                 "which a unit that is about to turn on or off makes large; float64 does not differ"
             )
-    if len(many.after) < len(one.account.after):
+    if 0 < len(many.after) < len(one.account.after):
         notes.append(f"ranks went no further than {plural(len(many.after), 'step')}")
     if math.isinf(_largest(own)):
         notes.append("inf: a tensor that is missing, has another shape, or holds nan or infinity")

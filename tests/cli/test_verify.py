@@ -1,0 +1,89 @@
+"""`doubletime verify`: its answer, its exit code, and what it refuses."""
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from ranks import run_command
+
+VERIFY = [sys.executable, "-m", "doubletime", "verify"]
+
+SUMMED = """
+import torch
+import doubletime as dt
+
+class Summed(dt.Task):
+    global_batch = 4
+    def model(self):
+        return torch.nn.Linear(3, 2)
+    def train_data(self):
+        inputs = torch.randn(16, 3, generator=torch.Generator().manual_seed(0))
+        return inputs, torch.arange(16) % 2
+    def loss(self, model, batch):
+        inputs, targets = batch
+        return torch.nn.functional.cross_entropy(model(inputs), targets, reduction="sum")
+"""
+
+
+@pytest.fixture(autouse=True)
+def no_records_are_left():
+    yield
+    assert not list(Path(tempfile.gettempdir()).glob("doubletime-verify-*"))
+
+
+def test_equal_ranks_are_told_so(tmp_path):
+    command = [*VERIFY, "digits", "-n", "2", "--steps", "3"]
+    shown = run_command(command, cwd=tmp_path, timeout=90).check().stdout
+    assert "digits on 2 ranks and on 1 process: equal to " in shown
+    assert " over 3 steps" in shown
+    assert " in float64, float32 itself is " in shown
+    assert "\x1b" not in shown
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_fault_is_told_once_with_its_remedy(tmp_path):
+    (tmp_path / "summed.py").write_text(SUMMED)
+    command = [*VERIFY, "summed.py", "-n", "2", "--steps", "2", "--backend", "gloo"]
+    done = run_command(command, cwd=tmp_path, timeout=90)
+    assert done.exit_code == 1
+    assert "Summed on 2 ranks and on 1 process: not equal, first in step 1: gradients of " in (
+        done.stdout
+    )
+    assert "likely cause: the loss is a sum" in done.stdout
+    assert 'remedy: return the mean over the samples: reduction="mean"' in done.stdout
+    assert "failed" not in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_all_that_was_found_can_be_read_by_programs(tmp_path):
+    (tmp_path / "summed.py").write_text(SUMMED)
+    command = [*VERIFY, "summed.py", "-n", "2", "--steps", "2", "--json", "--tolerance", "1e-3"]
+    done = run_command(command, cwd=tmp_path, timeout=90)
+    assert done.exit_code == 1
+    found = json.loads(done.stdout)
+    assert found["is_equal"] is False
+    assert found["judged_in"] == "float32"
+    assert found["tolerance"] == 1e-3
+    assert found["first"]["kind"] == "gradients"
+    assert found["first"]["distance"] == pytest.approx(0.5, rel=1e-3)
+    assert [row["step"] for row in found["rows"]] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "what"),
+    [
+        ([*VERIFY, "absent.py"], 1, "there is no task file absent.py"),
+        ([*VERIFY, "digits", "-n", "1"], 2, "x>=2"),
+        ([*VERIFY, "digits", "-n", "2", "--tolerance", "-1"], 1, "is no distance"),
+        (["mpiexec", "-n", "2", *VERIFY, "digits"], 1, "verify starts ranks itself"),
+    ],
+    ids=["task", "one rank", "tolerance", "launcher"],
+)
+def test_what_cannot_be_verified_is_refused(tmp_path, command, code, what):
+    done = run_command(command, cwd=tmp_path)
+    assert done.exit_code == code
+    assert what in done.stderr
+    assert "Traceback" not in done.stderr
