@@ -76,7 +76,7 @@ def test_all_that_was_found_can_be_read_by_programs(tmp_path):
     ("command", "code", "what"),
     [
         ([*VERIFY, "absent.py"], 1, "there is no task file absent.py"),
-        ([*VERIFY, "digits", "-n", "1"], 2, "x>=2"),
+        ([*VERIFY, "digits", "-n", "1"], 2, "Invalid value for '-n'"),
         ([*VERIFY, "digits", "-n", "2", "--tolerance", "-1"], 1, "is no distance"),
         (["mpiexec", "-n", "2", *VERIFY, "digits"], 1, "verify starts ranks itself"),
     ],

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import torch
 
 from doubletime.training.verify import distance
-from doubletime.training.verify.causes import Cause, find
+from doubletime.training.verify.cause import Cause
+from doubletime.training.verify.causes import find
 from doubletime.training.verify.evidence import Evidence, listed
 from doubletime.training.verify.records import KINDS, Account, Difference, Reference
 from doubletime.units import plural
