@@ -36,6 +36,8 @@ demo: setup
 	$(BIN)/doubletime train fashion-mnist -n 2 --compare
 
 test: setup $(OTHER_MPIS)
+	@# Hundreds of processes load it: once for all, also where Python is told to write no bytecode.
+	@$(BIN)/python -m compileall -q src/doubletime
 	@# As many at once as asked for; then, one by one, those marked `alone`.
 	@# Exit code 1: a test failed. 5: PYTEST_FLAGS choose none of this part. Others: stop, as by Ctrl-C.
 	@failed=0; run() { \

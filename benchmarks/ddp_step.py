@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import asdict
 from functools import partial
@@ -14,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from doubletime.mpi import library
 from doubletime.planning import machine, peers
 from doubletime.planning.question import GLOO, MPI
-from doubletime.planning.timing import spread
+from doubletime.planning.timing import Spread, spread
 from doubletime.planning.turns import Work, by_turns
 
 RANKS = 2
@@ -69,22 +70,38 @@ def work() -> record.Report | None:
         here = machine.describe(library.describe())
     if job.rank != 0:
         return None
-    gloo_s = spreads[GLOO].median_s
+    title = f"DDP step, MLP of {parameters / 1e6:.1f} M parameters, batch {BATCH} per rank, {RANKS} ranks"
+    return report(title, spreads, GLOO, {MPI: TARGET}, here)
+
+
+def report(
+    title: str,
+    spreads: Mapping[str, Spread],
+    rival: str,
+    targets: Mapping[str, float],
+    here: machine.Machine,
+) -> record.Report:
+    """The kinds of step beside each other.
+
+    Args:
+        title: of the table.
+        spreads: seconds of a step, by kind.
+        rival: the kind that all are measured against.
+        targets: the share of the rival's step that a kind may take.
+        here: where it was measured.
+    """
+    rival_s = spreads[rival].median_s
     rows = [
         record.Row(
             name,
-            [
-                record.show(step_s),
-                f"{step_s.median_s / gloo_s:.2f}",
-            ],
-            target=f"at most {TARGET} of gloo's" if name == MPI else "",
-            is_met=step_s.median_s <= TARGET * gloo_s if name == MPI else None,
+            [record.show(step_s), f"{step_s.median_s / rival_s:.2f}"],
+            target=f"at most {targets[name]} of gloo's" if name in targets else "",
+            is_met=step_s.median_s <= targets[name] * rival_s if name in targets else None,
         )
         for name, step_s in spreads.items()
     ]
     return record.Report(
-        title=f"DDP step, MLP of {parameters / 1e6:.1f} M parameters, batch {BATCH} per rank, "
-        f"{RANKS} ranks",
+        title=title,
         headings=["gradients by", "median (quartiles)", "of gloo's step"],
         rows=rows,
         machine=asdict(here),

@@ -15,6 +15,7 @@ from doubletime import failure
 from doubletime.cluster import program
 from doubletime.cluster.contact import Contact
 from doubletime.cluster.front import FORWARDED
+from doubletime.cluster.orphans import has_children
 from doubletime.cluster.output import Output
 from doubletime.cluster.proxies import Proxies
 from doubletime.cluster.reports import Reports
@@ -109,7 +110,7 @@ class _Watch:
         if self._known_descendants is not None:
             self._known_descendants.spared = None
         exit_code = self._tell_end()
-        if _has_children():  # a launcher waits as long as they hold the rank's output
+        if has_children():  # a launcher waits as long as they hold the rank's output
             self._descendants.end(_GOOD_END_S if exit_code == 0 else _BAD_END_S)
         if exit_code != 0 and self._contact is not None:
             from doubletime.cluster.leftovers import remove_shared_memory
@@ -270,14 +271,6 @@ class _Watch:
             self._proxies.end()
             if self._contact is not None and self._contact.is_lost:
                 self._proxies.end_login()
-
-
-def _has_children() -> bool:
-    try:
-        os.waitpid(-1, os.WNOHANG)
-    except ChildProcessError:
-        return False
-    return True
 
 
 def _signal_name(number: int) -> str:
