@@ -63,9 +63,11 @@ def _is_module(name: str) -> bool:
     """Whether there is one of this name; what lies within a package would have to run the package."""
     from importlib.util import find_spec
 
+    if name == "__main__":  # is found in whatever looks for it, and is not that in the rank
+        return False
     try:
         return find_spec(name) is not None
-    except ValueError:  # no name, or one that is not a module's, such as __main__
+    except ValueError:  # no name, or one that is not a module's
         return False
 
 

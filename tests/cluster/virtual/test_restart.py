@@ -35,7 +35,7 @@ def test_a_host_dies_and_the_others_go_on_in_the_same_epoch(tmp_path: Path, how:
             done = job.wait(100).check()
         assert cluster.settle() == []
     assert "doubletime: host node3 is left out: " in done.stderr
-    assert "doubletime: the job has ended well, after 1 restart" in done.stderr
+    assert "doubletime: the job has ended well, after 1 restart\n" in done.stderr, done.stderr
     _check_epochs(done.stdout)
     (log,) = tmp_path.glob("restarts-*.log")
     assert "host node3 is left out" in log.read_text()
