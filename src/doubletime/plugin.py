@@ -1,11 +1,13 @@
 """The `torch.backends` entry point: teaches torch.distributed the `mpi` backend.
 
 `import torch` calls `autoload`, which loads neither mpi4py nor an MPI library: it puts four functions in
-the place of torch's own, each of which does its work only for the `mpi` backend.
+the place of torch's own, each of which does its work only for the `mpi` backend. At the end of a process it
+waits for gloo's threads.
 """
 
 from __future__ import annotations
 
+import atexit
 import functools
 import inspect
 import itertools
@@ -54,9 +56,12 @@ def autoload() -> None:
     """Called by `import torch`; safe to call again."""
     import torch.distributed as dist
 
+    from doubletime import gloo_threads
+
     _end_with_parent()
     if not dist.is_available():
         return
+    atexit.register(gloo_threads.await_idle)
     from torch.distributed import distributed_c10d as c10d
 
     if hasattr(c10d, "ProcessGroupMPI"):

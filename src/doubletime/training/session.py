@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -55,7 +54,6 @@ class Session:
         return f"{ranks} over {over}, {started}, on {device}, {threads} each"
 
 
-_GLOO_LETS_GO_S = 0.05
 _SOCKETS = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 _SLURM_PORTS = range(20000, 28000)  # below those that Linux gives to connections
 _session: Session | None = None
@@ -98,12 +96,7 @@ def leave() -> None:
     global _session
     _session = None
     if dist.is_initialized():
-        is_gloo = "gloo" in dist.get_backend()
         dist.destroy_process_group()
-        if is_gloo:
-            # Its threads outlive the group, and let go of the last tensors a moment after the last
-            # collective: one that does so while the interpreter ends aborts the process.
-            time.sleep(_GLOO_LETS_GO_S)
 
 
 def _device(asked: str | torch.device | None, place: environment.Place | None) -> torch.device:
