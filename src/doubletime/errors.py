@@ -11,6 +11,7 @@
   - TaskError          a task file that does not describe a task
   - DataError          data that is missing, damaged or too small
   - TrainingError      a training run that may not go on (a loss that is not finite)
+    - MeshError        a mesh that the ranks, or what is trained on it, cannot take
     - CheckpointError  a checkpoint that cannot be written, is damaged, or is of something else
 """
 
@@ -73,6 +74,10 @@ class DataError(DoubletimeError):
 
 class TrainingError(DoubletimeError):
     """A training run that may not go on."""
+
+
+class MeshError(TrainingError):
+    """A mesh that the ranks, or what is trained on it, cannot take."""
 
 
 class CheckpointError(TrainingError):
