@@ -1,0 +1,215 @@
+"""Bits that no rank count changes: fixed shards of each global batch, gradients summed in a fixed tree.
+
+A global batch is divided into 8 shards, whatever the number of ranks. A rank computes its shards one after
+the other, so kernels meet the same shapes everywhere, and sums their gradients pairwise; the ranks then
+go on pairwise, by recursive doubling. Together that is one balanced binary tree over the shards, and the
+same on 1, 2, 4 and 8 ranks. Random draws belong to a shard, not to a rank.
+
+What it costs: 8 small passes a step in place of one a rank, one thread a rank on the CPU, and no
+communication behind the computation.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from doubletime.collectives import functions
+from doubletime.collectives.party import party_of
+from doubletime.errors import TrainingError
+from doubletime.training import session
+from doubletime.training.data import ShardedSampler, Share
+from doubletime.training.splitting import split
+
+SHARDS = 8
+_SEEDS_APART = 1_000_003
+
+
+def own_shards() -> range:
+    """The shards of this rank: as many on each, neighbours in the order in which recursive doubling pairs ranks.
+
+    Raises:
+        TrainingError: if the ranks are neither 1, 2, 4 nor 8.
+    """
+    joined = session.current()
+    if SHARDS % joined.world_size:
+        raise TrainingError(
+            f"reproducible training divides each batch among {SHARDS} shards, which {joined.world_size} "
+            "ranks cannot share alike",
+            "start 1, 2, 4 or 8 ranks, or leave --reproducible out",
+        )
+    each = SHARDS // joined.world_size
+    place = 0
+    if joined.world_size > 1:
+        place = party_of(None).topology.order(None).index(joined.rank)
+    return range(place * each, (place + 1) * each)
+
+
+class ShardSampler(ShardedSampler):
+    """Gives a rank the samples of its shards, shard after shard.
+
+    Args:
+        shards: whose samples; the others' are other ranks'.
+        length, global_batch, rank, world_size, shuffle, seed: as in ShardedSampler.
+    """
+
+    def __init__(self, shards: range, length: int, global_batch: int, **kwargs: Any) -> None:
+        super().__init__(length, global_batch, **kwargs)
+        self.shards = shards
+
+    def shares(self) -> Iterator[Share]:
+        """This rank's share of each global batch of the current epoch that is still to come."""
+        for batch in self._order().split(self.global_batch)[self.first :]:
+            mine = [index for shard in self.shards for index in batch[shard::SHARDS].tolist()]
+            yield Share(mine, len(batch), int(batch[0]))
+
+
+@contextmanager
+def fixed_kernels() -> Iterator[None]:
+    """While open, kernels compute the same bits from the same input on any host of one kind."""
+    threads = torch.get_num_threads()
+    was_deterministic = torch.are_deterministic_algorithms_enabled()
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # or cuBLAS refuses
+    torch.set_num_threads(1)  # how many there are decides how a sum is divided
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(was_deterministic)
+        torch.set_num_threads(threads)
+
+
+class ShardedGradients:
+    """Computes the gradients of global batches.
+
+    Args:
+        model: this rank's copy, alike on all ranks.
+        shards: this rank's.
+        seed: of what is drawn at random, such as what drops out.
+    """
+
+    def __init__(self, model: nn.Module, shards: range, seed: int) -> None:
+        self._model = model
+        self._shards = shards
+        self._seed = seed
+        self._is_alone = len(shards) == SHARDS
+        self._parameters = [each for each in model.parameters() if each.requires_grad]
+        self._dtype = functools.reduce(
+            torch.promote_types, (each.dtype for each in self._parameters), torch.float32
+        )
+
+    def backward(
+        self,
+        batch: Any,
+        global_count: int,
+        position: tuple[int, int],
+        loss_of: Callable[[Any], Tensor],
+    ) -> float:
+        """Set each parameter's `grad`, and each buffer, to the mean over the global batch.
+
+        Args:
+            batch: this rank's samples, in the order of its shards; not looked at where it has none.
+            global_count: samples of all ranks.
+            position: epoch and step, by which random draws differ.
+            loss_of: the mean loss of a part of the batch.
+
+        Returns:
+            The mean loss over the global batch, the same bits on all ranks.
+        """
+        counts = [len(range(shard, global_count, SHARDS)) for shard in self._shards]
+        parts = split(batch, counts) if sum(counts) else [batch] * len(counts)
+        before = [buffer.clone() for buffer in self._model.buffers()]
+        # As a binary counter: two sums over equally many shards become one.
+        sums: list[Tensor] = []
+        for done, (shard, count, part) in enumerate(zip(self._shards, counts, parts, strict=True)):
+            torch.manual_seed(self._draw_seed(position, shard))
+            self._put_buffers(before)
+            sums.append(self._of_shard(part, count / global_count, loss_of, before))
+            for _ in range(_trailing_ones(done)):
+                right = sums.pop()
+                sums[-1] = sums[-1] + right
+        (total,) = sums
+        if not self._is_alone:
+            functions.all_reduce(total, algorithm="recursive_doubling")
+        self._put_buffers(before)
+        return self._take_apart(total)
+
+    def _draw_seed(self, position: tuple[int, int], shard: int) -> int:
+        seed = self._seed
+        for number in (*position, shard):
+            seed = (seed * _SEEDS_APART + number) % (1 << 63)
+        return seed
+
+    def _of_shard(
+        self, part: Any, weight: float, loss_of: Callable[[Any], Tensor], before: list[Tensor]
+    ) -> Tensor:
+        """In one tensor: gradients, which parameters have one, how buffers have changed, the loss."""
+        for parameter in self._parameters:
+            parameter.grad = None
+        loss = torch.zeros(())
+        if weight:
+            # Parts of one tensor do not lie as a tensor of their own does, and kernels heed that.
+            loss = loss_of(_copied(part)) * weight
+            loss.backward()
+        gradients = [parameter.grad for parameter in self._parameters]
+        pieces = [
+            torch.zeros_like(parameter) if gradient is None else gradient
+            for parameter, gradient in zip(self._parameters, gradients, strict=True)
+        ]
+        device = self._parameters[0].device
+        has = torch.tensor([float(gradient is not None) for gradient in gradients], device=device)
+        changes = [
+            (now.to(_wide(now)) - then.to(_wide(then))).to(self._dtype) * weight
+            for now, then in zip(self._model.buffers(), before, strict=True)
+        ]
+        everything = [*pieces, has, *changes, loss.detach().to(device)]
+        return torch.cat([each.detach().to(self._dtype).reshape(-1) for each in everything])
+
+    @torch.no_grad()
+    def _take_apart(self, total: Tensor) -> float:
+        buffers = list(self._model.buffers())
+        sizes = [each.numel() for each in (*self._parameters, *buffers)]
+        count = len(self._parameters)
+        gradients, rest = total.split([sum(sizes[:count]), len(total) - sum(sizes[:count])])
+        has = rest[:count].tolist()
+        for parameter, flat, is_there in zip(
+            self._parameters, gradients.split(sizes[:count]), has, strict=True
+        ):
+            parameter.grad = flat.view_as(parameter).to(parameter.dtype) if is_there else None
+        for buffer, change in zip(buffers, rest[count:-1].split(sizes[count:]), strict=True):
+            whole = change if buffer.is_floating_point() else change.round()
+            new = buffer.to(_wide(buffer)) + whole.view_as(buffer).to(_wide(buffer))
+            buffer.copy_(new.to(buffer.dtype))
+        return float(rest[-1])
+
+    @torch.no_grad()
+    def _put_buffers(self, values: list[Tensor]) -> None:
+        for buffer, value in zip(self._model.buffers(), values, strict=True):
+            buffer.copy_(value)
+
+
+def _wide(buffer: Tensor) -> torch.dtype:
+    """In which its changes can be told: there is no difference of truths."""
+    return torch.int64 if buffer.dtype == torch.bool else buffer.dtype
+
+
+def _trailing_ones(number: int) -> int:
+    """How many sums are complete once shard `number` is there, counted from 0."""
+    return (~number & (number + 1)).bit_length() - 1
+
+
+def _copied(batch: Any) -> Any:
+    if isinstance(batch, Tensor):
+        return batch.clone()
+    if isinstance(batch, dict):
+        return {key: _copied(part) for key, part in batch.items()}
+    if isinstance(batch, tuple | list):
+        parts = [_copied(part) for part in batch]
+        return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
+    return batch
