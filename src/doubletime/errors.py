@@ -12,6 +12,7 @@
   - DataError          data that is missing, damaged or too small
   - TrainingError      a training run that may not go on (a loss that is not finite)
     - MeshError        a mesh that the ranks, or what is trained on it, cannot take
+    - PipelineError    a model that cannot be cut into the stages that are asked for
     - CheckpointError  a checkpoint that cannot be written, is damaged, or is of something else
 """
 
@@ -78,6 +79,10 @@ class TrainingError(DoubletimeError):
 
 class MeshError(TrainingError):
     """A mesh that the ranks, or what is trained on it, cannot take."""
+
+
+class PipelineError(TrainingError):
+    """A model that cannot be cut into the stages that are asked for, or be run in them."""
 
 
 class CheckpointError(TrainingError):
