@@ -20,6 +20,7 @@ from doubletime.training.checkpoint import folder
 from doubletime.training.checkpoint.exchange import on_rank_0
 from doubletime.training.keeping import Keeping
 from doubletime.training.loop import Event, Notice, Recipe, RunDone
+from doubletime.training.mesh import Mesh
 from doubletime.training.parallelize import sum_over_ranks
 from doubletime.training.preemption import EXIT_CODE, Preempted
 from doubletime.training.session import Session
@@ -64,6 +65,7 @@ def train(
     global_batch: int | None = None,
     seed: int | None = None,
     limit: int | None = None,
+    mesh: Mesh | str | None = None,
     backend: str | None = None,
     runs: Path | str = "runs",
     name: str | None = None,
@@ -82,6 +84,8 @@ def train(
         global_batch: in place of the task's own.
         seed: in place of the task's own.
         limit: use only the first so many training samples.
+        mesh: how the ranks divide data, parameters, layers and tensors, such as "dp=2,fsdp=2"; by
+            default they divide data only.
         backend: as in `init`.
         runs: where run folders are made.
         name: of this run's folder; by default the task's name and the time.
@@ -98,6 +102,7 @@ def train(
     Raises:
         TaskError: if the task is not one.
         DataError: if its data cannot be had or divided.
+        MeshError: if the ranks do not form the mesh, or the task cannot take it.
         TrainingError: if the training may not go on, such as at a loss that is not finite.
         CheckpointError: if checkpoints cannot be written, or the one to go on from is damaged or of
             something else.
@@ -105,7 +110,14 @@ def train(
     chosen = find_task(task)
     joined = session.init(backend)
     chosen, notice = _prepare(chosen, joined)
-    recipe = Recipe.of(chosen, epochs=epochs, global_batch=global_batch, seed=seed, limit=limit)
+    recipe = Recipe.of(
+        chosen,
+        epochs=epochs,
+        global_batch=global_batch,
+        seed=seed,
+        limit=limit,
+        mesh=None if mesh is None else Mesh.of(mesh, joined.world_size),
+    )
     place, keeping = _keeping(
         Path(runs), name, chosen.name, checkpoint_every, keep, _how_to_begin(resume)
     )

@@ -6,17 +6,26 @@ import os
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from doubletime import environment, failure
 from doubletime.cli.where import Where
-from doubletime.errors import DataError, DoubletimeError
+from doubletime.errors import DataError, DoubletimeError, LaunchError
 
 if TYPE_CHECKING:
     from doubletime.cluster.placement import Placement
     from doubletime.training.task import Task
+
+MeshOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="AXIS=RANKS,…",
+        help="How ranks divide data (dp), parameters (fsdp), layers (pp) and tensors (tp), such as "
+        "dp=2,tp=2.  [default: data only]",
+    ),
+]
 
 
 def prepared(task: str) -> tuple[str, str]:
@@ -52,6 +61,31 @@ def place(asked: Where, ranks: int | None) -> Placement:
     if hosts is None:
         return placement.place([Host("localhost")], ranks)
     return placement.place(hosts, ranks)
+
+
+def ranks_of(mesh: str | None, ranks: int | None, *, compare: bool = False) -> int | None:
+    """How many ranks to start: what is asked for, else what the mesh has.
+
+    Args:
+        mesh: as --mesh was given.
+        ranks: as -n was given.
+        compare: whether 1 rank is to be compared with.
+
+    Raises:
+        MeshError: if the mesh cannot be read, or has another number of ranks.
+        LaunchError: if 1 rank is to be compared with, which forms no mesh.
+    """
+    if mesh is None:
+        return ranks
+    from doubletime.training.mesh import Mesh
+
+    asked = Mesh.parse(mesh, ranks)
+    if compare:
+        raise LaunchError(
+            "--compare trains on 1 rank first, which forms no mesh",
+            f"train with --mesh {asked} alone, or compare by doubletime verify … --mesh {asked}",
+        )
+    return asked.size
 
 
 def is_here(placed: Placement) -> bool:

@@ -13,6 +13,7 @@ import typer
 
 from doubletime import environment
 from doubletime.cli import local_ranks, tasks
+from doubletime.cli.tasks import MeshOption
 from doubletime.cli.where import (
     HostfileOption,
     HostsOption,
@@ -49,6 +50,7 @@ def train(
     limit: Annotated[
         int | None, typer.Option(help="Use only the first so many training samples.")
     ] = None,
+    mesh: MeshOption = None,
     backend: Annotated[
         str | None, typer.Option(help="mpi, gloo or nccl.  [default: what the launcher speaks]")
     ] = None,
@@ -93,6 +95,7 @@ def train(
             global_batch=global_batch,
             seed=seed,
             limit=limit,
+            mesh=mesh,
             backend=backend,
             runs=runs,
             name=name,
@@ -109,7 +112,7 @@ def train(
             train_here()
         return
     asked = where(hosts, hostfile, ssh_config, ssh_command)
-    placed = tasks.place(asked, ranks)
+    placed = tasks.place(asked, tasks.ranks_of(mesh, ranks, compare=compare))
     if compare and placed.ranks == 1:
         raise LaunchError("--compare needs more than 1 rank to compare with", "add -n 2")
     if not compare and placed.ranks == 1 and backend is None and tasks.is_here(placed):
@@ -122,6 +125,7 @@ def train(
             "--global-batch": global_batch,
             "--seed": seed,
             "--limit": limit,
+            "--mesh": mesh,
             "--backend": backend,
             "--checkpoint-every": checkpoint_every,
             "--keep": keep,

@@ -14,6 +14,8 @@ from torch.utils.data import DataLoader, Dataset, Sampler, TensorDataset
 
 from doubletime.errors import DataError, TaskError
 from doubletime.training import session
+from doubletime.training.axes import axes_of
+from doubletime.training.mesh import Mesh
 from doubletime.training.task import Data
 
 _SEEDS_APART = 1_000_003
@@ -43,7 +45,7 @@ class ShardedSampler(Sampler[list[int]]):
     Args:
         length: samples in the dataset.
         global_batch: samples per step over all ranks; the last batch of an epoch may be smaller.
-        rank, world_size: whose shares.
+        rank, world_size: whose shares, of how many that get others.
         shuffle: a new permutation each epoch, or the dataset's own order.
         seed: of the permutations.
 
@@ -227,6 +229,7 @@ def loader(
     shuffle: bool = True,
     seed: int = 0,
     num_workers: int = 0,
+    mesh: Mesh | str | None = None,
 ) -> Batches:
     """This rank's share of the data, as batches; all ranks must call it alike.
 
@@ -236,20 +239,24 @@ def loader(
         shuffle: a new order each epoch.
         seed: of that order, the same on all ranks.
         num_workers: processes that load a dataset which does not lie in memory.
+        mesh: that the ranks form; those along its axes `tp` and `pp` get the same samples. By default
+            all get others.
 
     Raises:
+        MeshError: if the job's ranks do not form the mesh.
         DataError: if the data is too small, or differs in length between ranks or tensors.
         TaskError: if the global batch is smaller than the number of ranks.
     """
     joined = session.current()
+    axes = axes_of(mesh)
     length = length_of(data)
     if joined.world_size > 1:
         _agree(length, global_batch, seed, joined)
     sampler = ShardedSampler(
         length,
         global_batch,
-        rank=joined.rank,
-        world_size=joined.world_size,
+        rank=axes.data_rank,
+        world_size=axes.mesh.data_size,
         shuffle=shuffle,
         seed=seed,
     )

@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from doubletime.errors import TaskError, TrainingError
 from doubletime.training import preemption, session
+from doubletime.training.axes import Axes, axes_of
 from doubletime.training.checkpoint.contents import Parts
 from doubletime.training.data import Batches, ShardedSampler, length_of, loader
 from doubletime.training.events import CheckpointSaved as CheckpointSaved
@@ -106,18 +107,21 @@ class _Trainer:
             recipe.global_batch,
             seed=recipe.seed,
             num_workers=task.num_workers,
+            mesh=recipe.mesh,
         )
+        self.axes = axes_of(recipe.mesh)
         self.samples = self.batches.sampler.length
         self.test_data = task.test_data()
         torch.manual_seed(recipe.seed)
         self.bare_model = _trainable(task.model(), task)
-        self.model = parallelize(self.bare_model)
-        torch.manual_seed(recipe.seed + joined.rank)  # ranks must not drop out the same units
+        self.model = parallelize(self.bare_model, recipe.mesh)
+        torch.manual_seed(recipe.seed + self.axes.seed)
         self.optimizer = task.optimizer(self.bare_model.parameters())
         steps = recipe.epochs * len(self.batches)
         self.lr_schedule = task.lr_schedule(self.optimizer, steps)
         self.samples_met = 0  # by this process, over all ranks
         self.clock = WaitingClock()
+        self.clock.is_watching = joined.device.type == "cpu" and self.axes.mesh.is_data_parallel
         if isinstance(self.model, DistributedDataParallel):
             self.clock.watch(self.model)
 
@@ -125,7 +129,7 @@ class _Trainer:
         """What this run is."""
         return RunStarted(
             self.task.name,
-            self.joined.describe(),
+            self._describe_ranks(),
             self.joined.world_size,
             self.joined.threads,
             self.samples,
@@ -137,6 +141,10 @@ class _Trainer:
             self.recipe.seed,
             self.task.noun,
         )
+
+    def _describe_ranks(self) -> str:
+        mesh = "" if self.axes.mesh.is_data_parallel else f", mesh {self.axes.mesh}"
+        return f"{self.joined.describe()}{mesh}"
 
     @property
     def parts(self) -> Parts:
@@ -183,15 +191,15 @@ class _Trainer:
             torch.cuda.synchronize(self.joined.device)
         train_s = time.perf_counter() - started_s
         waited_s = self.clock.waited_s - waited_before_s
-        summed = sum_over_ranks([loss_sum, waited_s, train_s])
-        metrics = evaluate(self.task, self.bare_model, self.test_data)
+        summed = self.axes.sum_over_data([loss_sum, waited_s, train_s])
+        metrics = evaluate(self.task, self.bare_model, self.test_data, self.axes)
         test_s = time.perf_counter() - started_s - train_s
         return EpochDone(
             epoch,
             summed[0] / self.samples,
             metrics,
-            (self.samples_met - samples_before) / (summed[2] / self.joined.world_size),
-            summed[1] / summed[2] if self.joined.device.type == "cpu" else None,
+            (self.samples_met - samples_before) / (summed[2] / self.axes.mesh.data_size),
+            summed[1] / summed[2] if self.clock.is_watching else None,
             train_s,
             test_s,
         )
@@ -217,13 +225,16 @@ class _Trainer:
 
 
 @torch.no_grad()
-def evaluate(task: Task, model: nn.Module, data: Data | None) -> dict[str, float]:
-    """The task's metrics over the data, every sample counted once on one rank.
+def evaluate(
+    task: Task, model: nn.Module, data: Data | None, axes: Axes | None = None
+) -> dict[str, float]:
+    """The task's metrics over the data, every sample counted once.
 
     Args:
         task: whose `metrics`.
         model: this rank's copy, not wrapped; put into evaluation mode.
         data: as `Task.test_data` returns it.
+        axes: of the mesh that the model is divided by; data parallel by default.
 
     Returns:
         Each metric's mean over all samples; empty without data.
@@ -231,13 +242,14 @@ def evaluate(task: Task, model: nn.Module, data: Data | None) -> dict[str, float
     if data is None or length_of(data) == 0:
         return {}
     joined = session.current()
-    share_buffers(model)
+    axes = axes or axes_of()
+    share_buffers(model, axes)
     model.eval()
     sampler = ShardedSampler(
         length_of(data),
-        _EVALUATION_BATCH * joined.world_size,
-        rank=joined.rank,
-        world_size=joined.world_size,
+        _EVALUATION_BATCH * axes.mesh.data_size,
+        rank=axes.data_rank,
+        world_size=axes.mesh.data_size,
         shuffle=False,
     )
     batches = Batches(data, sampler)
@@ -248,7 +260,7 @@ def evaluate(task: Task, model: nn.Module, data: Data | None) -> dict[str, float
             total = float(value) * batches.count if batches.count else 0.0
             totals[name] = totals.get(name, 0.0) + total
     names = sorted(totals)
-    summed = sum_over_ranks([totals[name] for name in names])
+    summed = axes.sum_over_data([totals[name] for name in names])
     return {name: value / sampler.length for name, value in zip(names, summed, strict=True)}
 
 

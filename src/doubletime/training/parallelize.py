@@ -1,4 +1,4 @@
-"""A model on many ranks: data parallel, with exact means over the global batch."""
+"""A model on many ranks, divided as a mesh says, with exact means over the global batch."""
 
 from __future__ import annotations
 
@@ -7,30 +7,60 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
+from doubletime.errors import MeshError
 from doubletime.training import session
+from doubletime.training.axes import Axes, axes_of
+from doubletime.training.gradients import GradientAveraging
+from doubletime.training.mesh import Mesh
+from doubletime.training.sharding import shard
 
 
-def parallelize(model: nn.Module, **options: Any) -> nn.Module:
-    """The model, its gradients averaged over all ranks from now on.
+def parallelize(model: nn.Module, mesh: Mesh | str | None = None, **options: Any) -> nn.Module:
+    """The model, divided among ranks as the mesh says, its gradients averaged from now on.
 
     Every rank begins with rank 0's parameters and buffers. To descend along the mean over the
     global batch when ranks hold different numbers of samples, scale the loss by
-    `Batches.weight`.
+    `Batches.weight`. Make the optimizer afterwards, over the parameters of what is returned.
 
     Args:
         model: this rank's copy; moved to the session's device.
+        mesh: such as "fsdp=4" or "dp=2,fsdp=2"; data parallel over all ranks by default.
         options: handed to DistributedDataParallel, such as `find_unused_parameters=True`.
 
     Returns:
-        The model itself where there is one rank only or nothing to train.
+        The model itself where there is one rank only or nothing to train, or where it is divided in
+        place.
+
+    Raises:
+        MeshError: if the job's ranks, or the model, cannot take the mesh.
     """
     joined = session.current()
+    axes = axes_of(mesh)
     model = model.to(joined.device)
     if joined.world_size == 1 or not any(p.requires_grad for p in model.parameters()):
         return model
-    return DistributedDataParallel(model, **options)
+    if axes.mesh.is_data_parallel:
+        return DistributedDataParallel(model, **options)
+    if options:
+        raise MeshError(
+            f"{', '.join(sorted(options))}: options of DistributedDataParallel, which mesh "
+            f'"{axes.mesh}" does not use',
+            "leave them out, or take a mesh of dp alone",
+        )
+    _share_state(model)
+    if axes.mesh.fsdp > 1:
+        return shard(model, axes.sub_mesh("dp", "fsdp"))
+    GradientAveraging(model, axes.data_group)
+    return model
+
+
+def _share_state(model: nn.Module) -> None:
+    """Give every rank rank 0's parameters and buffers."""
+    for tensor in (*model.parameters(), *model.buffers()):
+        dist.broadcast(tensor.detach(), 0)
 
 
 def average(value: float | Tensor, count: float = 1) -> float:
@@ -58,12 +88,19 @@ def sum_over_ranks(values: list[float]) -> list[float]:
     return [float(value) for value in summed]
 
 
-def share_buffers(model: nn.Module) -> None:
-    """Give every rank rank 0's buffers, such as the running means of a BatchNorm.
+def share_buffers(model: nn.Module, axes: Axes | None = None) -> None:
+    """Give ranks with other samples the first one's buffers, such as the running means of a BatchNorm.
 
     Each rank's have seen that rank's samples only, so ranks that evaluate a share each would
     otherwise evaluate different models.
+
+    Args:
+        model: this rank's.
+        axes: which ranks those are; all by default.
     """
-    if session.current().world_size > 1:
-        for buffer in model.buffers():
-            dist.broadcast(buffer, 0)
+    axes = axes or axes_of()
+    if axes.mesh.data_size == 1:
+        return
+    for buffer in model.buffers():
+        own = buffer.to_local() if isinstance(buffer, DTensor) else buffer
+        dist.broadcast(own, axes.data_root, group=axes.data_group)

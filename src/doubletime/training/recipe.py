@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from doubletime.errors import TrainingError
+from doubletime.training.mesh import Mesh
 from doubletime.training.task import Task
 
 
@@ -15,12 +16,14 @@ class Recipe:
     Attributes:
         epochs, global_batch, seed: as in Task.
         limit: use only the first so many training samples; None for all.
+        mesh: that the ranks form; None for data parallel over all.
     """
 
     epochs: int
     global_batch: int
     seed: int
     limit: int | None = None
+    mesh: Mesh | None = None
 
     @classmethod
     def of(
@@ -31,17 +34,20 @@ class Recipe:
         global_batch: int | None = None,
         seed: int | None = None,
         limit: int | None = None,
+        mesh: Mesh | str | None = None,
     ) -> Recipe:
         """The task's numbers, with those given in their place.
 
         Raises:
             TrainingError: if one is out of range.
+            MeshError: if the mesh is none.
         """
         recipe = cls(
             task.epochs if epochs is None else epochs,
             task.global_batch if global_batch is None else global_batch,
             task.seed if seed is None else seed,
             limit,
+            Mesh.parse(mesh) if isinstance(mesh, str) else mesh,
         )
         for name, value, least in (
             ("epochs", recipe.epochs, 1),

@@ -25,10 +25,12 @@ class WaitingClock:
 
     Attributes:
         waited_s: seconds, over all steps measured so far.
+        is_watching: whether it can be measured.
     """
 
     def __init__(self) -> None:
         self.waited_s = 0.0
+        self.is_watching = True
         self._launching_s = 0.0
         self._last_launch_s = 0.0
 
