@@ -1,0 +1,1 @@
+"""Less to send: gradients that are compressed before ranks exchange them."""
