@@ -1,12 +1,19 @@
-"""Train on meshes, one after the other: `mesh_job.py BACKEND MESH…`; a line of JSON for each."""
+"""Train on meshes, one after the other: `mesh_job.py BACKEND FOLDER MESH…`; a line of JSON for each.
 
+`MESH>OTHER` begins on one, and goes on on the other, from a checkpoint.
+"""
+
+import contextlib
 import json
 import sys
+from pathlib import Path
 
 import torch
 
 from doubletime.training import loop, session
-from doubletime.training.checkpoint.exchange import of_all
+from doubletime.training.checkpoint import folder
+from doubletime.training.checkpoint.exchange import of_all, on_rank_0
+from doubletime.training.keeping import Keeping
 from training.mesh_task import Deep
 
 
@@ -28,10 +35,34 @@ class Kept(Deep):
         return model
 
 
+class Stopped(Exception):
+    pass
+
+
+def stop(event):
+    if isinstance(event, loop.StepDone) and (event.epoch, event.step) == (2, 3):
+        raise Stopped
+
+
+def begun(mesh, path):
+    """Die in the second epoch; the checkpoints that are whole by then."""
+    on_rank_0(lambda: folder.prepare(path))
+    task = Kept()
+    with contextlib.suppress(Stopped):
+        loop.run(task, loop.Recipe.of(task, mesh=mesh), stop, Keeping(path, every=3))
+    return Keeping(path, every=0, candidates=tuple(on_rank_0(lambda: folder.whole(path))))
+
+
 joined = session.init(sys.argv[1])
-for mesh in sys.argv[2:]:
+place = Path(sys.argv[2])
+for meshes in sys.argv[3:]:
+    before, _, mesh = meshes.rpartition(">")
+    keeping = begun(before, place / meshes) if before else None
     task, events = Kept(), []
-    result = loop.run(task, loop.Recipe.of(task, mesh=mesh), events.append)
+    result = loop.run(task, loop.Recipe.of(task, mesh=mesh), events.append, keeping)
+    if keeping:
+        [came] = [event for event in events if isinstance(event, loop.Resumed)]
+        assert (came.epoch, came.step) in ((1, 3), (2, 2)), came
     mine = {name: whole(parameter) for name, parameter in task.made.named_parameters()}
     losses = [event.loss for event in events if isinstance(event, loop.EpochDone)]
     shares = [event.waiting_share for event in events if isinstance(event, loop.EpochDone)]
@@ -43,5 +74,5 @@ for mesh in sys.argv[2:]:
         for name, each in held.items():
             assert numbers.setdefault(name, each) == each, name
     if joined.rank == 0:
-        print(json.dumps([mesh, numbers, losses, dict(result.metrics), shares]), flush=True)
+        print(json.dumps([meshes, numbers, losses, dict(result.metrics), shares]), flush=True)
 session.leave()
