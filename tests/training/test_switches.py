@@ -1,5 +1,6 @@
 """Switches: what is out of range is refused; learning rates follow the published rules."""
 
+import itertools
 import math
 
 import pytest
@@ -60,8 +61,8 @@ def test_a_warm_up_rises_by_equal_amounts_to_its_target(steps, target):
     factors = [warm(step, steps, target) for step in range(steps + 2)]
     assert factors[0] == pytest.approx(1 if target > 1 else target / steps)
     assert factors[steps:] == [target, target]
-    rises = [after - before for before, after in zip(factors[:steps], factors[1:], strict=False)]
-    assert rises == pytest.approx([rises[0]] * len(rises), abs=1e-9)
+    rises = [after - before for before, after in itertools.pairwise(factors[: steps + 1])]
+    assert rises == pytest.approx([rises[0]] * steps, abs=1e-9)
     assert min(rises) >= -1e-12
 
 

@@ -116,6 +116,7 @@ class Batches:
 
     Attributes:
         count: samples of the batch at hand that count, on this rank.
+        indices: of these, as the dataset numbers them.
         global_count: the same over all ranks.
         weight: what to multiply a mean loss with before `backward()`, so that the average over
             the ranks is the mean over the global batch: count · world_size / global_count.
@@ -126,6 +127,7 @@ class Batches:
     def __init__(self, data: Data, sampler: ShardedSampler, num_workers: int = 0) -> None:
         self.sampler = sampler
         self.count = 0
+        self.indices: list[int] = []
         self.global_count = 0
         self.position = (0, 0)
         self._epochs = 0
@@ -196,6 +198,7 @@ class Batches:
             loaded = _gather(self._tensors or (), self.sampler)
         shares = zip(self.sampler.shares(), loaded, strict=True)
         for step, (share, batch) in enumerate(shares, first + 1):
+            self.indices = share.indices
             self.count, self.global_count = len(share.indices), share.global_count
             self.position = (epoch, step)
             yield batch

@@ -53,14 +53,23 @@ class GradientAveraging:
         """
         missing = [name for parameter, name in self._names.items() if parameter not in self._ready]
         self._ready.clear()
-        if missing:
-            more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
-            raise TrainingError(
-                f"rank {session.current().rank}: no gradient for {', '.join(missing[:_NAMED])}{more}: "
-                f"the loss does not depend on {'it' if len(missing) == 1 else 'them'}",
-                "let every parameter take part, or set requires_grad = False on it",
-            )
+        refuse_missing(missing)
         average(list(self._names), self._group)
+
+
+def refuse_missing(names: Sequence[str]) -> None:
+    """Refuse parameters that have no gradient on this rank: other ranks would wait for it.
+
+    Raises:
+        TrainingError: if there are any.
+    """
+    if names:
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        raise TrainingError(
+            f"rank {session.current().rank}: no gradient for {', '.join(names[:_NAMED])}{more}: "
+            f"the loss does not depend on {'it' if len(names) == 1 else 'them'}",
+            "let every parameter take part, or set requires_grad = False on it",
+        )
 
 
 @torch.no_grad()

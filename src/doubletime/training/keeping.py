@@ -57,12 +57,16 @@ class Progress:
         epoch: that it is in, from 0.
         step: how many steps of that epoch are done.
         loss_sum: of this rank, over the samples of that epoch so far.
+        skipped: samples of that epoch, over all ranks, of steps that were skipped.
+        step_state: what steps remember of those before.
         loss, metrics: of the epoch before; nan and empty before the first.
     """
 
     epoch: int = 0
     step: int = 0
     loss_sum: float = 0.0
+    skipped: int = 0
+    step_state: Mapping[str, float] = field(default_factory=dict)
     loss: float = float("nan")
     metrics: Mapping[str, float] = field(default_factory=dict)
 

@@ -11,9 +11,10 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from doubletime.errors import TaskError, TrainingError
 from doubletime.training import preemption, session
+from doubletime.training.assembly import compile_model, model_of, optimizer_of
 from doubletime.training.axes import Axes, axes_of
+from doubletime.training.backward import Backward
 from doubletime.training.checkpoint.contents import Parts
 from doubletime.training.data import Batches, ShardedSampler, length_of, loader
 from doubletime.training.events import CheckpointSaved as CheckpointSaved
@@ -26,8 +27,11 @@ from doubletime.training.events import RunDone as RunDone
 from doubletime.training.events import RunStarted as RunStarted
 from doubletime.training.events import StepDone as StepDone
 from doubletime.training.keeping import Facts, Keeper, Keeping, Progress
+from doubletime.training.learning_rate import Rate
 from doubletime.training.parallelize import parallelize, share_buffers, sum_over_ranks
+from doubletime.training.precision import LossScale, forward_in
 from doubletime.training.recipe import Recipe as Recipe
+from doubletime.training.step import Step
 from doubletime.training.task import Data, Task
 from doubletime.training.waiting import WaitingClock
 
@@ -44,7 +48,7 @@ def run(task: Task, recipe: Recipe, observe: Observer, keeping: Keeping | None =
         keeping: where checkpoints are made, and which one to begin with; None makes none.
 
     Raises:
-        TrainingError: if a loss is not finite; it names step and rank.
+        TrainingError: if a loss is not finite; it names step, rank and samples.
         DataError, TaskError: if the data cannot be divided among the ranks.
         CheckpointError: if the checkpoint to begin with is damaged, or of something else.
         Preempted: if a rank got SIGTERM: all is saved by then, where checkpoints are made.
@@ -69,13 +73,19 @@ def _run(trainer: _Trainer, observe: Observer, keeper: Keeper | None, started_s:
     if keeper is not None and keeper.may_resume:
         trainer.lay_out()
         progress = keeper.resume() or progress
+    trainer.step.restore(progress.step_state)
     trainer.batches.resume(progress.epoch, progress.step)
     epochs = []
     for epoch in range(progress.epoch, recipe.epochs):
         done = trainer.epoch(progress, observe, keeper)
         epochs.append(done)
         observe(done)
-        progress = Progress(epoch + 1, loss=done.loss, metrics=dict(done.metrics))
+        progress = Progress(
+            epoch + 1,
+            step_state=trainer.step.state,
+            loss=done.loss,
+            metrics=dict(done.metrics),
+        )
         if keeper is not None:
             keeper.after_epoch(progress)
     train_s = sum(done.train_s for done in epochs)
@@ -102,6 +112,7 @@ class _Trainer:
 
     def __init__(self, task: Task, recipe: Recipe, joined: session.Session) -> None:
         self.task, self.recipe, self.joined = task, recipe, joined
+        switches = recipe.switches
         self.batches = loader(
             _first_samples(task.train_data(), recipe.limit),
             recipe.global_batch,
@@ -113,17 +124,30 @@ class _Trainer:
         self.samples = self.batches.sampler.length
         self.test_data = task.test_data()
         torch.manual_seed(recipe.seed)
-        self.bare_model = _trainable(task.model(), task)
+        self.bare_model = model_of(task, switches, self.axes)
         self.model = parallelize(self.bare_model, recipe.mesh)
         torch.manual_seed(recipe.seed + self.axes.seed)
-        self.optimizer = task.optimizer(self.bare_model.parameters())
-        steps = recipe.epochs * len(self.batches)
-        self.lr_schedule = task.lr_schedule(self.optimizer, steps)
+        if switches.compile:
+            compile_model(self.model, joined.device)
+        self.optimizer = optimizer_of(task, self.bare_model, switches)
+        steps = len(self.batches)
+        rate = Rate(switches, self.optimizer, recipe.global_batch, task.global_batch, steps)
+        self.lr_schedule = task.lr_schedule(self.optimizer, recipe.epochs * steps)
         self.samples_met = 0  # by this process, over all ranks
         self.clock = WaitingClock()
         self.clock.is_watching = joined.device.type == "cpu" and self.axes.mesh.is_data_parallel
         if isinstance(self.model, DistributedDataParallel):
             self.clock.watch(self.model)
+        scale = LossScale.of(switches.precision)
+        self.step = Step(
+            self.bare_model,
+            self.optimizer,
+            self.lr_schedule,
+            rate,
+            Backward(task.loss, self.model, self.batches, switches, scale, self.clock),
+            scale,
+            switches,
+        )
 
     def describe(self) -> RunStarted:
         """What this run is."""
@@ -175,28 +199,23 @@ class _Trainer:
         """Every training sample that is still to come in this epoch, then every test sample once."""
         self.model.train()
         epoch = progress.epoch + 1
-        loss_sum, waited_before_s = progress.loss_sum, self.clock.waited_s
+        waited_before_s = self.clock.waited_s
         samples_before = self.samples_met
         sum_over_ranks([0.0])  # all ranks start together, so that all measure the same epoch
         started_s = time.perf_counter()
         for step, batch in enumerate(self.batches, progress.step + 1):
-            loss = self._step(epoch, step, batch, keeper)
-            if self.batches.count:
-                loss_sum += loss * self.batches.count
-            self.samples_met += self.batches.global_count
-            observe(StepDone(epoch, step, loss, self.batches.global_count))
-            if keeper is not None:
-                keeper.after_step(replace(progress, step=step, loss_sum=loss_sum))
+            progress = self._step(progress, step, batch, observe, keeper)
         if self.joined.device.type == "cuda":
             torch.cuda.synchronize(self.joined.device)
         train_s = time.perf_counter() - started_s
         waited_s = self.clock.waited_s - waited_before_s
-        summed = self.axes.sum_over_data([loss_sum, waited_s, train_s])
-        metrics = evaluate(self.task, self.bare_model, self.test_data, self.axes)
+        summed = self.axes.sum_over_data([progress.loss_sum, waited_s, train_s])
+        with forward_in(self.recipe.switches.precision, self.joined.device):
+            metrics = evaluate(self.task, self.bare_model, self.test_data, self.axes)
         test_s = time.perf_counter() - started_s - train_s
         return EpochDone(
             epoch,
-            summed[0] / self.samples,
+            summed[0] / met if (met := self.samples - progress.skipped) else math.nan,
             metrics,
             (self.samples_met - samples_before) / (summed[2] / self.axes.mesh.data_size),
             summed[1] / summed[2] if self.clock.is_watching else None,
@@ -204,24 +223,33 @@ class _Trainer:
             test_s,
         )
 
-    def _step(self, epoch: int, step: int, batch: Any, keeper: Keeper | None) -> float:
-        """One step; returns this rank's mean loss."""
-        self.optimizer.zero_grad(set_to_none=True)
-        loss = self.task.loss(self.model, to_device(batch, self.joined.device))
-        value = float(loss.detach())
-        if self.batches.count and not math.isfinite(value):
-            raise TrainingError(
-                f"the loss is {value} at step {step} of epoch {epoch}, on rank {self.joined.rank}",
-                "lower the learning rate, or look for bad values in the data",
-            )
-        with self.clock.step():
-            (loss if self.batches.weight == 1 else loss * self.batches.weight).backward()
+    def _step(
+        self, progress: Progress, step: int, batch: Any, observe: Observer, keeper: Keeper | None
+    ) -> Progress:
+        """One step; returns how far the run is then."""
+        epoch, batches = progress.epoch + 1, self.batches
+        loss = self.step.make(
+            to_device(batch, self.joined.device),
+            epoch,
+            step,
+            progress.epoch * len(batches) + step - 1,
+            observe,
+            keeper.before_update if keeper is not None else _nothing,
+        )
+        self.samples_met += batches.global_count
+        observe(StepDone(epoch, step, math.nan if loss is None else loss, batches.global_count))
+        progress = replace(progress, step=step, step_state=self.step.state)
+        if loss is None:
+            progress = replace(progress, skipped=progress.skipped + batches.global_count)
+        elif batches.count:
+            progress = replace(progress, loss_sum=progress.loss_sum + loss * batches.count)
         if keeper is not None:
-            keeper.before_update()
-        self.optimizer.step()
-        if self.lr_schedule is not None:
-            self.lr_schedule.step()
-        return value
+            keeper.after_step(progress)
+        return progress
+
+
+def _nothing() -> None:
+    """Where no checkpoint is made."""
 
 
 @torch.no_grad()
@@ -283,22 +311,3 @@ def _first_samples(data: Data, limit: int | None) -> Data:
     if isinstance(data, tuple):
         return tuple(tensor[:limit] for tensor in data)
     return torch.utils.data.Subset(data, range(limit))
-
-
-def _trainable(model: object, task: Task) -> nn.Module:
-    """What the task's model() gave, if it is one that can be trained.
-
-    Raises:
-        TaskError: if it is no module, or has no parameters that want a gradient.
-    """
-    if not isinstance(model, nn.Module):
-        raise TaskError(
-            f"model() of {task.name} returned a {type(model).__name__}, no torch.nn.Module",
-            "return the model from model()",
-        )
-    if not any(parameter.requires_grad for parameter in model.parameters()):
-        raise TaskError(
-            f"the model of {task.name} has no parameters to train",
-            "give it layers with parameters, with requires_grad",
-        )
-    return model

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from doubletime.errors import TrainingError
 from doubletime.training.mesh import Mesh
+from doubletime.training.switches import Switches
 from doubletime.training.task import Task
 
 
@@ -17,6 +18,7 @@ class Recipe:
         epochs, global_batch, seed: as in Task.
         limit: use only the first so many training samples; None for all.
         mesh: that the ranks form; None for data parallel over all.
+        switches: what the run adds to its task.
     """
 
     epochs: int
@@ -24,6 +26,7 @@ class Recipe:
     seed: int
     limit: int | None = None
     mesh: Mesh | None = None
+    switches: Switches = field(default_factory=Switches)
 
     @classmethod
     def of(
@@ -35,6 +38,7 @@ class Recipe:
         seed: int | None = None,
         limit: int | None = None,
         mesh: Mesh | str | None = None,
+        switches: Switches | None = None,
     ) -> Recipe:
         """The task's numbers, with those given in their place.
 
@@ -48,6 +52,7 @@ class Recipe:
             task.seed if seed is None else seed,
             limit,
             Mesh.parse(mesh) if isinstance(mesh, str) else mesh,
+            switches or Switches(),
         )
         for name, value, least in (
             ("epochs", recipe.epochs, 1),
