@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from doubletime import failure
 from doubletime.cluster.restart import RESTART_VARIABLE
@@ -24,6 +24,7 @@ from doubletime.training.mesh import Mesh
 from doubletime.training.parallelize import sum_over_ranks
 from doubletime.training.preemption import EXIT_CODE, Preempted
 from doubletime.training.session import Session
+from doubletime.training.switches import Switches, SwitchOptions
 from doubletime.training.task import Task, load_task
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ def train(
     checkpoint_every: int | None = None,
     keep: int = 3,
     resume: str | Path | None = None,
+    **switches: Unpack[SwitchOptions],
 ) -> RunDone:
     """Train a task on all ranks of this job; the same as `doubletime train`.
 
@@ -95,6 +97,8 @@ def train(
         resume: "auto" to go on from the newest whole checkpoint of this run's folder (without a name,
             of the task's last run), "never", or the path of a checkpoint or run; by default "auto" in a
             job that `doubletime run --max-restarts` has started again, else "never".
+        switches: what the run adds to its task, such as `accumulate=4` or `precision="bf16"`: the
+            attributes of `doubletime.training.switches.Switches` say which there are.
 
     Returns:
         The last epoch's loss and metrics, and figures over all epochs.
@@ -117,6 +121,7 @@ def train(
         seed=seed,
         limit=limit,
         mesh=None if mesh is None else Mesh.of(mesh, joined.world_size),
+        switches=Switches.of(switches),
     )
     place, keeping = _keeping(
         Path(runs), name, chosen.name, checkpoint_every, keep, _how_to_begin(resume)
@@ -182,6 +187,7 @@ def verify(
     steps: int = 5,
     global_batch: int | None = None,
     seed: int | None = None,
+    mesh: Mesh | str | None = None,
     backend: str | None = None,
     tolerance: float | None = None,
 ) -> Verdict | None:
@@ -194,6 +200,7 @@ def verify(
         steps: how many.
         global_batch: in place of the task's own.
         seed: in place of the task's own.
+        mesh: that these ranks form, as in `train`.
         backend: as in `init`.
         tolerance: up to which relative difference in the task's own precision is equal; None for what
             rounding explains, in float64.
@@ -204,6 +211,7 @@ def verify(
     Raises:
         TaskError: if the task is not one.
         DataError: if its data cannot be had or divided, or there are no records.
+        MeshError: if the ranks do not form the mesh, or the task cannot take it.
         TrainingError: if the training may not go on, such as at a loss that is not finite.
     """
     from doubletime.training.verify import sides
@@ -211,10 +219,12 @@ def verify(
     chosen = find_task(task)
     joined = session.init(backend)
     chosen, _ = _prepare(chosen, joined)
-    recipe = Recipe.of(chosen, global_batch=global_batch, seed=seed)
+    formed = Mesh.of(mesh, ranks)
     if joined.world_size == 1:
-        sides.record(chosen, recipe, steps, ranks, records)
+        recipe = Recipe.of(chosen, global_batch=global_batch, seed=seed)
+        sides.record(chosen, recipe, steps, formed.data_size, records)
         return None
+    recipe = Recipe.of(chosen, global_batch=global_batch, seed=seed, mesh=formed)
     return sides.against(chosen, recipe, steps, records, tolerance)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from doubletime import environment
-from doubletime.cli import local_ranks, tasks
+from doubletime.cli import local_ranks, switches, tasks
 from doubletime.cli.tasks import MeshOption
 from doubletime.cli.where import (
     HostfileOption,
@@ -28,6 +28,7 @@ _GRACE_S = 30  # what a checkpoint may take after SIGTERM: as long as Slurm and 
 
 if TYPE_CHECKING:
     from doubletime.cluster.placement import Placement
+    from doubletime.training.switches import SwitchOptions
 
 
 def train(
@@ -78,11 +79,37 @@ def train(
     ] = None,
     ssh_config: SshConfigOption = None,
     ssh_command: SshCommandOption = None,
+    lr: switches.LrOption = None,
+    scale_lr: switches.ScaleLrOption = "none",
+    warmup: switches.WarmupOption = "0",
+    optimizer: switches.OptimizerOption = None,
+    accumulate: switches.AccumulateOption = 1,
+    clip_norm: switches.ClipNormOption = None,
+    precision: switches.PrecisionOption = "fp32",
+    checkpoint_activations: switches.CheckpointActivationsOption = False,
+    compile: switches.CompileOption = False,
+    on_nan: switches.OnNanOption = "stop",
+    sync_batchnorm: switches.SyncBatchnormOption = False,
+    check_every: switches.CheckEveryOption = 0,
 ) -> None:
     """Train a task by synchronous SGD, on 1 rank or many.
 
     Hosts are those of --hosts or --hostfile, else those that Slurm has allotted, else this one.
     """
+    turned: SwitchOptions = {
+        "lr": lr,
+        "scale_lr": scale_lr,
+        "warmup": warmup,
+        "optimizer": optimizer,
+        "accumulate": accumulate,
+        "clip_norm": clip_norm,
+        "precision": precision,
+        "checkpoint_activations": checkpoint_activations,
+        "compile": compile,
+        "on_nan": on_nan,
+        "sync_batchnorm": sync_batchnorm,
+        "check_every": check_every,
+    }
 
     def train_here() -> None:
         """Be one rank of the job, or the only process."""
@@ -102,6 +129,7 @@ def train(
             checkpoint_every=checkpoint_every,
             keep=keep,
             resume=resume,
+            **turned,
         )
         session.leave()
 
@@ -131,6 +159,7 @@ def train(
             "--keep": keep,
         }
     )
+    options += switches.words(turned)
     job = _Job(task, options, backend, asked)
     if compare:
         stamp = time.strftime("%Y%m%d-%H%M%S")

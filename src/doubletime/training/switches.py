@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 from dataclasses import dataclass, fields
 from typing import TypedDict
@@ -31,6 +32,7 @@ class SwitchOptions(TypedDict, total=False):
     on_nan: str
     sync_batchnorm: bool
     check_every: int
+    reproducible: bool
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,7 @@ class Switches:
             many steps, else 10.
         sync_batchnorm: let BatchNorm take its mean and variance over the global batch.
         check_every: after so many steps, compare the parameters of all ranks; 0 never.
+        reproducible: the same bits on 1, 2, 4 and 8 ranks.
 
     Raises:
         TrainingError: if one is out of range.
@@ -70,6 +73,7 @@ class Switches:
     on_nan: str = "stop"
     sync_batchnorm: bool = False
     check_every: int = 0
+    reproducible: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what is out of range."""
@@ -98,9 +102,14 @@ class Switches:
         """The switches that were given, the others at rest.
 
         Raises:
-            TypeError: if there is no such switch.
-            TrainingError: if one is out of range.
+            TrainingError: if there is no such switch, or one is out of range.
         """
+        known = [each.name for each in fields(cls)]
+        for name in options:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=1)
+                guess = f"did you mean {near[0]}? " if near else ""
+                raise TrainingError(f"there is no switch {name!r}", f"{guess}{', '.join(known)}")
         return cls(**options)
 
     def warmup_steps(self, steps_per_epoch: int) -> int:
