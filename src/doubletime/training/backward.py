@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -49,6 +49,20 @@ class Trouble:
         if self.spoilt:
             said += f"; {_listed(self.spoilt)} hold{'s' * (len(self.spoilt) == 1)} NaN or infinity"
         return said
+
+
+class Gradients(Protocol):
+    """What computes the gradients of a step: `Backward`, and what stands in its place.
+
+    Attributes:
+        trouble: the loss of the last step that was not finite; None if all were.
+    """
+
+    trouble: Trouble | None
+
+    def compute(self, batch: Any, epoch: int, step: int) -> float:
+        """Set gradients, and return this rank's mean loss; see `Backward.compute`."""
+        ...
 
 
 class Backward:

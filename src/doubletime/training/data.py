@@ -254,7 +254,7 @@ def loader(
     axes = axes_of(mesh)
     length = length_of(data)
     if joined.world_size > 1:
-        _agree(length, global_batch, seed, joined)
+        agree(length, global_batch, seed, joined)
     sampler = ShardedSampler(
         length,
         global_batch,
@@ -295,8 +295,12 @@ def length_of(data: Data) -> int:
     return len(data)
 
 
-def _agree(length: int, global_batch: int, seed: int, joined: session.Session) -> None:
-    """Ranks that plan different epochs would wait for each other for ever: compare first."""
+def agree(length: int, global_batch: int, seed: int, joined: session.Session) -> None:
+    """Ranks that plan different epochs would wait for each other for ever: compare first; collective.
+
+    Raises:
+        DataError: if they do.
+    """
     mine = torch.tensor([length, global_batch, seed], dtype=torch.int64, device=joined.device)
     everyone = [torch.empty_like(mine) for _ in range(joined.world_size)]
     dist.all_gather(everyone, mine)

@@ -50,15 +50,17 @@ def parallelize(model: nn.Module, mesh: Mesh | str | None = None, **options: Any
             f'"{axes.mesh}" does not use',
             "leave them out, or take a mesh of dp alone",
         )
-    _share_state(model)
+    share_state(model)
     if axes.mesh.fsdp > 1:
         return shard(model, axes.sub_mesh("dp", "fsdp"))
     GradientAveraging(model, axes.data_group)
     return model
 
 
-def _share_state(model: nn.Module) -> None:
-    """Give every rank rank 0's parameters and buffers."""
+def share_state(model: nn.Module) -> None:
+    """Give every rank rank 0's parameters and buffers; collective."""
+    if session.current().world_size == 1:
+        return
     for tensor in (*model.parameters(), *model.buffers()):
         dist.broadcast(tensor.detach(), 0)
 

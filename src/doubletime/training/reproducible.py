@@ -12,7 +12,9 @@ communication behind the computation.
 from __future__ import annotations
 
 import functools
+import math
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -24,8 +26,14 @@ from doubletime.collectives import functions
 from doubletime.collectives.party import party_of
 from doubletime.errors import TrainingError
 from doubletime.training import session
-from doubletime.training.data import ShardedSampler, Share
+from doubletime.training.backward import Trouble
+from doubletime.training.data import Batches, ShardedSampler, Share, agree, length_of
+from doubletime.training.mesh import Mesh
+from doubletime.training.precision import LossScale, forward_in
 from doubletime.training.splitting import split
+from doubletime.training.switches import Switches
+from doubletime.training.task import Data
+from doubletime.training.waiting import WaitingClock
 
 SHARDS = 8
 _SEEDS_APART = 1_000_003
@@ -70,6 +78,44 @@ class ShardSampler(ShardedSampler):
             yield Share(mine, len(batch), int(batch[0]))
 
 
+def loader(data: Data, global_batch: int, *, seed: int = 0, num_workers: int = 0) -> Batches:
+    """This rank's shards of the data, as batches; see `data.loader`."""
+    joined = session.current()
+    length = length_of(data)
+    if joined.world_size > 1:
+        agree(length, global_batch, seed, joined)
+    sampler = ShardSampler(
+        own_shards(),
+        length,
+        global_batch,
+        rank=joined.rank,
+        world_size=joined.world_size,
+        seed=seed,
+    )
+    return Batches(data, sampler, num_workers)
+
+
+def check(mesh: Mesh, switches: Switches) -> None:
+    """Refuse what divides work in a way that a rank count changes.
+
+    Raises:
+        TrainingError: if there is such a thing.
+    """
+    if not mesh.is_data_parallel:
+        raise TrainingError(
+            f'a reproducible run holds the whole model on each rank, and mesh "{mesh}" divides it',
+            "leave --mesh out, or --reproducible",
+        )
+    for name, why in (
+        ("sync_batchnorm", "takes its mean over the ranks"),
+        ("accumulate", "divides a rank's share, which is divided into shards already"),
+    ):
+        if name in switches.turned():
+            raise TrainingError(
+                f"{name} {why}", f"leave --{name.replace('_', '-')} out, or --reproducible"
+            )
+
+
 @contextmanager
 def fixed_kernels() -> Iterator[None]:
     """While open, kernels compute the same bits from the same input on any host of one kind."""
@@ -85,78 +131,109 @@ def fixed_kernels() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-class ShardedGradients:
-    """Computes the gradients of global batches.
+class ReproducibleBackward:
+    """Computes gradients of global batches, and what they leave in buffers; see `Backward`.
 
     Args:
-        model: this rank's copy, alike on all ranks.
-        shards: this rank's.
-        seed: of what is drawn at random, such as what drops out.
+        loss_of: the task's: the mean loss of a batch, given a model.
+        model: this rank's copy, not wrapped, alike on all ranks.
+        batches: from which the batches come, by a ShardSampler.
+        switches: precision, and whether a loss that is not finite stops the run.
+        scale: of losses; may change between steps.
+        clock: that measures how long gradients are waited for.
     """
 
-    def __init__(self, model: nn.Module, shards: range, seed: int) -> None:
-        self._model = model
-        self._shards = shards
-        self._seed = seed
-        self._is_alone = len(shards) == SHARDS
+    def __init__(
+        self,
+        loss_of: Callable[[nn.Module, Any], Tensor],
+        model: nn.Module,
+        batches: Batches,
+        switches: Switches,
+        scale: LossScale,
+        clock: WaitingClock,
+    ) -> None:
+        self._loss_of, self._model, self._batches = loss_of, model, batches
+        self._switches, self._scale, self._clock = switches, scale, clock
+        self._joined = session.current()
+        self.trouble: Trouble | None = None
         self._parameters = [each for each in model.parameters() if each.requires_grad]
         self._dtype = functools.reduce(
             torch.promote_types, (each.dtype for each in self._parameters), torch.float32
         )
 
-    def backward(
-        self,
-        batch: Any,
-        global_count: int,
-        position: tuple[int, int],
-        loss_of: Callable[[Any], Tensor],
-    ) -> float:
-        """Set each parameter's `grad`, and each buffer, to the mean over the global batch.
+    def compute(self, batch: Any, epoch: int, step: int) -> float:
+        """Set each parameter's gradient, and each buffer, to the mean over the global batch; collective.
 
         Args:
-            batch: this rank's samples, in the order of its shards; not looked at where it has none.
-            global_count: samples of all ranks.
-            position: epoch and step, by which random draws differ.
-            loss_of: the mean loss of a part of the batch.
+            batch: this rank's samples, in the order of its shards, on its device.
+            epoch: from 1; random draws differ by it.
+            step: of the epoch, likewise.
 
         Returns:
             The mean loss over the global batch, the same bits on all ranks.
+
+        Raises:
+            TrainingError: if the loss is not finite and the run shall stop.
         """
-        counts = [len(range(shard, global_count, SHARDS)) for shard in self._shards]
-        parts = split(batch, counts) if sum(counts) else [batch] * len(counts)
+        batches, self.trouble = self._batches, None
+        shards = own_shards()
+        counts = [len(range(shard, batches.global_count, SHARDS)) for shard in shards]
+        parts = split(batch, counts) if batches.count else [batch] * len(counts)
         before = [buffer.clone() for buffer in self._model.buffers()]
         # As a binary counter: two sums over equally many shards become one.
         sums: list[Tensor] = []
-        for done, (shard, count, part) in enumerate(zip(self._shards, counts, parts, strict=True)):
-            torch.manual_seed(self._draw_seed(position, shard))
+        for done, (shard, count, part) in enumerate(zip(shards, counts, parts, strict=True)):
+            torch.manual_seed(self._draw_seed(epoch, step, shard))
             self._put_buffers(before)
-            sums.append(self._of_shard(part, count / global_count, loss_of, before))
+            sums.append(self._of_shard(part, count / batches.global_count, before))
             for _ in range(_trailing_ones(done)):
                 right = sums.pop()
                 sums[-1] = sums[-1] + right
         (total,) = sums
-        if not self._is_alone:
-            functions.all_reduce(total, algorithm="recursive_doubling")
+        if len(shards) < SHARDS:
+            self._sum_over_ranks(total)
         self._put_buffers(before)
-        return self._take_apart(total)
+        loss = self._take_apart(total)
+        if not math.isfinite(loss):
+            self._note(loss, epoch, step)
+        return loss
 
-    def _draw_seed(self, position: tuple[int, int], shard: int) -> int:
-        seed = self._seed
-        for number in (*position, shard):
+    def _sum_over_ranks(self, total: Tensor) -> None:
+        with self._clock.step():
+            self._clock.launched()
+            began_s = time.perf_counter()
+            functions.all_reduce(total, algorithm="recursive_doubling")
+            self._clock.transferred(began_s, time.perf_counter())
+
+    def _note(self, loss: float, epoch: int, step: int) -> None:
+        """Stop the run, or have all ranks skip the step."""
+        trouble = Trouble(loss, self._joined.rank, tuple(self._batches.indices), ())
+        if not self._switches.skips:
+            raise TrainingError(
+                f"the loss is {loss} at step {step} of epoch {epoch}, over all ranks",
+                "lower the learning rate, --warmup or --clip-norm 1, or --on-nan skip",
+            )
+        self.trouble = trouble
+        for parameter in self._parameters:
+            if parameter.grad is not None:
+                parameter.grad.fill_(math.nan)
+
+    def _draw_seed(self, *numbers: int) -> int:
+        seed = self._batches.sampler.seed
+        for number in numbers:
             seed = (seed * _SEEDS_APART + number) % (1 << 63)
         return seed
 
-    def _of_shard(
-        self, part: Any, weight: float, loss_of: Callable[[Any], Tensor], before: list[Tensor]
-    ) -> Tensor:
+    def _of_shard(self, part: Any, weight: float, before: list[Tensor]) -> Tensor:
         """In one tensor: gradients, which parameters have one, how buffers have changed, the loss."""
         for parameter in self._parameters:
             parameter.grad = None
         loss = torch.zeros(())
         if weight:
             # Parts of one tensor do not lie as a tensor of their own does, and kernels heed that.
-            loss = loss_of(_copied(part)) * weight
-            loss.backward()
+            with forward_in(self._switches.precision, self._joined.device):
+                loss = self._loss_of(self._model, _copied(part)) * weight
+            (loss * self._scale.scale).backward()
         gradients = [parameter.grad for parameter in self._parameters]
         pieces = [
             torch.zeros_like(parameter) if gradient is None else gradient

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from doubletime.errors import TrainingError
 from doubletime.training import session
 from doubletime.training.alike import check_alike
-from doubletime.training.backward import Backward, Trouble
+from doubletime.training.backward import Gradients, Trouble
 from doubletime.training.clipping import gradients_of, multiply, total_norm
 from doubletime.training.events import Notice, Observer
 from doubletime.training.learning_rate import Rate
@@ -43,7 +43,7 @@ class Step:
         optimizer: torch.optim.Optimizer,
         lr_schedule: torch.optim.lr_scheduler.LRScheduler | None,
         rate: Rate,
-        backward: Backward,
+        backward: Gradients,
         scale: LossScale,
         switches: Switches,
         *,
