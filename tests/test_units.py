@@ -62,6 +62,11 @@ def test_what_is_no_range_is_refused(text):
         parse_sizes(text)
 
 
+def test_a_message_of_no_bytes_is_refused():
+    with pytest.raises(UnitError, match=r"'0:4': a message of no bytes"):
+        parse_sizes("0:4")
+
+
 @pytest.mark.parametrize(
     ("time_s", "shown"),
     [

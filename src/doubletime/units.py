@@ -36,7 +36,9 @@ def parse_sizes(text: str) -> list[int]:
         first, colon, last = part.partition(":")
         start = parse_nbytes(first)
         stop = parse_nbytes(last) if colon else start
-        if stop < start or start < 1:
+        if start < 1:
+            raise UnitError(f"{part!r}: a message of no bytes", "begin at 4: 4:64M, or 4,64K")
+        if stop < start:
             raise UnitError(f"{part!r} is not a range of sizes", "write 1K:64M, smallest first")
         while start <= stop:
             sizes.append(start)

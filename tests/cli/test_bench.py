@@ -65,6 +65,8 @@ def test_under_a_launcher_the_ranks_measure_and_rank_0_alone_speaks():
         (["--plot", "times.txt"], "neither a PNG nor an SVG", "--plot times.png"),
         (["--profile", "/nowhere/p.toml"], "/nowhere/p.toml cannot be read", "bench links"),
         (["--json", "/nowhere/at/all.json"], "there is no folder /nowhere/at", "mkdir -p"),
+        (["--json", "/proc/figures"], "/proc/figures cannot be written", "--json FILE"),
+        (["--plot", "/proc/it.png"], "/proc/it.png cannot be written", "--plot FILE"),
     ],
 )
 def test_bad_request_is_refused_before_anything_starts(arguments, what, remedy):

@@ -121,6 +121,8 @@ def test_the_list():
         (["ring", "--hosts", "5"], "4 ranks on 5 hosts", "-n 5 or more"),
         (["ring", "--ranks-per-host", "3,x"], "3,x is not a list", "3,1"),
         (["ring", "-n", "5", "--ranks-per-host", "3,1"], "is 4 ranks on 2 hosts", "leave out -n"),
+        (["ring", "-n", "99999999999"], "more than any cluster has", "65536"),
+        (["ring", "--hosts", "99999", "--ranks-per-host", "9"], "more than any", "65536"),
         (["ring", "--draw", "ring.jpg"], "cannot draw ring.jpg", ".svg, .png or .pdf"),
         (["ring", "--draw", "/nowhere/ring.svg"], "no folder /nowhere", "mkdir -p"),
         (["ring", "-n", "500", "--draw", "ring.svg"], "500 ranks cannot be read", "-n 32"),

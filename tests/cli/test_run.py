@@ -103,6 +103,26 @@ def test_what_is_not_there_is_refused_before_anything_starts(arguments, message)
     assert ended.stdout == ""
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message", "environment"),
+    [
+        (["-n", 99999, "true"], "99999 processes on the ", {}),
+        (
+            ["--log-folder", "/dev/null/x", "true"],
+            "/dev/null/x cannot be made: Not a directory",
+            {},
+        ),
+        (["true"], "DOUBLETIME_GRACE_S='²' is no time in seconds", {"DOUBLETIME_GRACE_S": "²"}),
+    ],
+)
+def test_what_cannot_be_is_refused(arguments, message, environment):
+    ended = run(*arguments, env=environment)
+    assert ended.exit_code == 1
+    assert message in ended.stderr
+    assert "remedy: " in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
 def test_large_output_is_not_lost(mpi, tmp_path):
     script = write(tmp_path, "import sys\nfor i in range(20000):\n    print('x' * 79)\n"
                    "    print('y' * 79, file=sys.stderr)\n")  # fmt: skip

@@ -1,5 +1,7 @@
 """Hosts as people write them."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -76,6 +78,9 @@ def test_ranges_with_lists_with_several_brackets_and_slots():
         ("n[9-1]", "runs backwards"),
         ("n[1-99999999999]", "65536 are the most"),
         ("n[1-999][1-999]", "65536 are the most"),
+        ("a:99999", "4096 are the most"),
+        ("::1,b", "an IPv6 address is none"),
+        ("fd00:1:2:3:4:5:6:7", "an IPv6 address is none"),
     ],
 )
 def test_what_is_no_list_is_told(text, why):
@@ -86,6 +91,8 @@ def test_what_is_no_list_is_told(text, why):
 def test_a_host_listed_twice_is_refused_with_the_sum_of_its_slots(tmp_path):
     with pytest.raises(LaunchError, match=r"host a is listed twice\n.*once, as a:3"):
         hosts.parse("a:2,b,a")
+    with pytest.raises(LaunchError, match=r"host Node1 is listed twice\n.*once, as node1:3"):
+        hosts.parse("node1:2,Node1")
     file = tmp_path / "hosts"
     file.write_text("a slots=2\n\n# again\nn[1-2]\na slots=2\n")
     with pytest.raises(LaunchError, match=r"twice \(.*hosts, line 1 and line 5\)\n.*as a:4"):
@@ -125,3 +132,5 @@ def test_a_hostfile_that_is_none(tmp_path):
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(LaunchError, match="is no text"):
         hosts.read_hostfile(tmp_path / "binary")
+    with pytest.raises(LaunchError, match="larger than 4 MiB"):
+        hosts.read_hostfile(Path("/dev/zero"))

@@ -132,6 +132,8 @@ def test_texts_stay_texts(arguments):
         ({"name": "My_Job"}, "lower-case letters"),
         ({"name": "a" * 60}, "at most 63"),
         ({"memory": "8 GB"}, "no quantity"),
+        ({"image": ""}, "the name of no image"),
+        ({"image": "my image"}, "the name of no image"),
     ],
 )
 def test_what_cannot_be_asked_is_refused(asked, what):

@@ -71,6 +71,8 @@ def test_reads_as_it_is_written():
         ([A, B], None, 3, r"host b has 2 slots\n.*--per-host 2.*b:3"),
         ([A], 0, None, "-n 0"),
         ([A], None, 0, "--per-host 0"),
+        ([Host("a")], 5000, None, r"-n 5000: 4096 ranks are the most\D*-n 4096"),
+        ([Host("a"), B], None, 9999, r"--per-host 9999: 4096 ranks are the most"),
         ([], None, None, "no host"),
     ],
 )

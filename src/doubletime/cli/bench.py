@@ -58,7 +58,8 @@ def allreduce(
         Path | None, typer.Option("--json", help="Write the figures to this file as well.")
     ] = None,
     seconds: Annotated[
-        float, typer.Option(min=0.001, help="Time to spend on each size and peer.")
+        float,
+        typer.Option(min=0.001, max=3600, help="Time to spend on each size and peer."),
     ] = 0.3,
     algorithms: Annotated[
         str,
@@ -105,7 +106,8 @@ def allreduce(
         if is_rank or profile is not None:
             known = _known(profile)
     if is_rank:
-        _measure(wanted, (*chosen, *rivals), seconds, Outputs(json_file, plot, known))
+        with local_ranks.telling():
+            _measure(wanted, (*chosen, *rivals), seconds, Outputs(json_file, plot, known))
         return
     arguments = ["--sizes", sizes, "--against", against, "--seconds", str(seconds)]
     arguments += ["--algorithms", algorithms]
@@ -150,13 +152,14 @@ def _check_file(option: str, file: Path, example: str) -> None:
     """Refuse before anything is measured what could not be written after.
 
     Raises:
-        LaunchError: if the file's folder is not there, or it is itself a folder.
+        LaunchError: if the file's folder is not there, it is itself a folder, or cannot be written.
     """
     folder = file.absolute().parent
     if not folder.is_dir():
         raise LaunchError(f"there is no folder {folder} for {file.name}", f"mkdir -p {folder}")
     if file.is_dir():
         raise LaunchError(f"{file} is a folder", f"{option} {file / example}")
+    local_ranks.check_writable(file, option)
 
 
 def _measure(sizes: list[int], others: tuple[str, ...], seconds: float, outputs: Outputs) -> None:
@@ -168,6 +171,7 @@ def _measure(sizes: list[int], others: tuple[str, ...], seconds: float, outputs:
     from doubletime.planning.question import MPI, RIVALS
     from doubletime.reporting.console import open_console
     from doubletime.reporting.tables import MeasuringProgress, timings_table
+    from doubletime.units import plural
 
     with peers.join([name for name in others if name in RIVALS]) as job:
         console = open_console()
@@ -175,7 +179,7 @@ def _measure(sizes: list[int], others: tuple[str, ...], seconds: float, outputs:
         if not console.is_terminal:
             console.width = max(console.width, _OFF_TERMINAL_COLUMNS)
         here = machine.describe(library.describe())
-        title = f"all_reduce, float32, {job.world_size} ranks: {here.show()}"
+        title = f"all_reduce, float32, {plural(job.world_size, 'rank')}: {here.show()}"
         console.print(title, style="bold")
         bound_s = None
         party = party_of(job.groups[MPI])  # of all ranks, while only rank 0 has read the profile
@@ -191,12 +195,15 @@ def _measure(sizes: list[int], others: tuple[str, ...], seconds: float, outputs:
         console.print(timings_table(timings, bound_s=bound_s))
         console.print("* best; speed/x: how many times as fast as x; busbw as NCCL defines it")
     if job.rank == 0 and outputs.json_file is not None:
-        outputs.json_file.write_text(json.dumps(_record(here, timings), indent=1) + "\n")
+        local_ranks.write(
+            outputs.json_file, json.dumps(_record(here, timings), indent=1) + "\n", "--json"
+        )
         console.print(f"figures written to {outputs.json_file}")
     if job.rank == 0 and outputs.plot is not None:
         from doubletime.reporting.timings_plot import plot_timings
 
-        plot_timings(timings, outputs.plot, title, bound_s)
+        with local_ranks.writing(outputs.plot, "--plot"):
+            plot_timings(timings, outputs.plot, title, bound_s)
         console.print(f"drawn in {outputs.plot}")
 
 

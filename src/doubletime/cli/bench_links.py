@@ -39,7 +39,8 @@ def links(
         ),
     ] = None,
     seconds: Annotated[
-        float, typer.Option(min=0.001, help="Time to spend on each size and pair, about.")
+        float,
+        typer.Option(min=0.001, max=3600, help="Time to spend on each size and pair, about."),
     ] = 0.05,
     hosts: HostsOption = None,
     hostfile: HostfileOption = None,
@@ -57,7 +58,8 @@ def links(
     file = (output or profile_path()).absolute()
     local_ranks.check_writable(file)
     if local_ranks.are_started(ranks):
-        _measure(file, seconds)
+        with local_ranks.telling():
+            _measure(file, seconds)
         return
     arguments = ["bench", "links", "--output", str(file), "--seconds", str(seconds)]
     place = where(hosts, hostfile, ssh_config, ssh_command)

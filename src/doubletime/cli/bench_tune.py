@@ -46,7 +46,8 @@ def tune(
         ),
     ] = None,
     seconds: Annotated[
-        float, typer.Option(min=0.001, help="Time to spend on each size and algorithm, about.")
+        float,
+        typer.Option(min=0.001, max=3600, help="Time to spend on each size and algorithm, about."),
     ] = 0.15,
     hosts: HostsOption = None,
     hostfile: HostfileOption = None,
@@ -68,7 +69,8 @@ def tune(
     file = (output or table_path(profile_path())).absolute()
     local_ranks.check_writable(file)
     if local_ranks.are_started(counts[0] if counts else None):
-        _measure(file, wanted, backend, seconds)
+        with local_ranks.telling():
+            _measure(file, wanted, backend, seconds)
         return
     arguments = ["--sizes", sizes, "--backend", backend, "--output", str(file)]
     place = where(hosts, hostfile, ssh_config, ssh_command)
@@ -91,7 +93,7 @@ def _counts(ranks: str | None) -> list[int]:
     parts = [part.strip() for part in ranks.split(",")]
     if not all(part.isascii() and part.isdigit() and int(part) > 1 for part in parts):
         raise LaunchError(f"-n {ranks} is not a list of numbers of ranks", "such as 4, or 2,3,4")
-    return [int(part) for part in parts]
+    return list(dict.fromkeys(map(int, parts)))
 
 
 def _measure(file: Path, sizes: list[int], backend: str, seconds: float) -> None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _MOST_CELLS = 4_000_000
 _MOST_RANKS = 128
 _MOST_DRAWN = 32
+_MOST = 65_536  # no cluster has more; a rank of them is shown in seconds
 # How many rounds a rank of an mpi group has open while it carries a schedule out.
 _IN_FLIGHT = 6
 
@@ -152,20 +153,26 @@ def _topology(
     from doubletime.collectives.topology import Topology
 
     if per_host is not None:
-        sizes = [int(part) if part.strip().isdigit() else 0 for part in per_host.split(",")]
+        sizes = [
+            int(part) if part.isascii() and part.strip().isdigit() else 0
+            for part in per_host.split(",")
+        ]
         if not all(sizes):
             raise ScheduleError(
                 f"--ranks-per-host {per_host} is not a list of counts", "such as 3,1 for two hosts"
             )
         if hosts is not None and len(sizes) == 1:
+            _refuse_many(sum(sizes) * hosts)
             sizes *= hosts
         if ranks not in (None, sum(sizes)) or hosts not in (None, len(sizes)):
             raise ScheduleError(
                 f"--ranks-per-host {per_host} is {sum(sizes)} ranks on {len(sizes)} hosts",
                 "leave out -n and --hosts",
             )
+        _refuse_many(sum(sizes))
     else:
         count = 4 if ranks is None else ranks
+        _refuse_many(count)
         if hosts is None:
             hosts = min(2, count) if is_two_level else count
         if hosts > count:
@@ -175,6 +182,11 @@ def _topology(
         each, longer = divmod(count, hosts)
         sizes = [each + (host < longer) for host in range(hosts)]
     return Topology(tuple(host for host, size in enumerate(sizes) for _ in range(size)))
+
+
+def _refuse_many(ranks: int) -> None:
+    if ranks > _MOST:
+        raise ScheduleError(f"{ranks} ranks are more than any cluster has", f"-n {_MOST} or fewer")
 
 
 def _first_collective(algorithm: Algorithm) -> str:

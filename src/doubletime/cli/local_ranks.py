@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
 import typer
 
 from doubletime import environment
+from doubletime.cli import tasks
 from doubletime.cli.where import Where, remembered
 from doubletime.errors import LaunchError
 
@@ -34,6 +36,14 @@ def are_started(ranks: int | None) -> bool:
             "leave -n out, or leave the launcher out: doubletime starts the ranks itself",
         )
     return True
+
+
+@contextlib.contextmanager
+def telling() -> Iterator[None]:
+    """What goes wrong on this rank is told to the launcher, which shows one rank's; see `tasks.telling`."""
+    place = environment.place()
+    with contextlib.nullcontext() if place is None else tasks.telling(place):
+        yield
 
 
 def measure(arguments: Sequence[str], ranks: int | None, place: Where) -> int:
@@ -101,7 +111,7 @@ def start(
     if prepared.is_across:
         for line in remembered(prepared.placement):
             typer.echo(f"note: {line}", err=True)
-    return supervise.carry_out(prepared).exit_code
+    return supervise.carry_out(prepared).status
 
 
 def is_first() -> bool:
@@ -110,24 +120,41 @@ def is_first() -> bool:
     return place is None or place.rank == 0
 
 
-def write(file: Path, text: str) -> None:
+@contextlib.contextmanager
+def writing(file: Path, option: str) -> Iterator[None]:
+    """Within, a file is written that an option names.
+
+    Raises:
+        LaunchError: if that fails.
+    """
+    try:
+        yield
+    except OSError as error:
+        is_blocked = isinstance(error, FileExistsError | NotADirectoryError)
+        why = "a part of its path is a file" if is_blocked else error.strerror
+        raise LaunchError(
+            f"{file} cannot be written: {why}", f"{option} FILE writes elsewhere"
+        ) from error
+
+
+def write(file: Path, text: str, option: str = "--output") -> None:
     """Write a file whole or not at all, its folder too.
 
     Raises:
         LaunchError: if it cannot be written.
     """
     partial = file.with_name(f"{file.name}.partial")
-    try:
+    with writing(file, option):
         file.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(file)
-    except OSError as error:
-        raise LaunchError(
-            f"{file} cannot be written: {error.strerror}", "--output FILE writes elsewhere"
-        ) from error
+        try:
+            partial.write_text(text, encoding="utf-8")
+            partial.replace(file)
+        except OSError:
+            partial.unlink(missing_ok=True)
+            raise
 
 
-def check_writable(file: Path) -> None:
+def check_writable(file: Path, option: str = "--output") -> None:
     """Before anything is measured; by who will write it, as other ranks may see another disk.
 
     Raises:
@@ -136,14 +163,9 @@ def check_writable(file: Path) -> None:
     if not is_first():
         return
     if file.is_dir():
-        raise LaunchError(f"{file} is a folder", f"--output {file / 'profile.toml'}")
-    folder = file.absolute().parent
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
+        raise LaunchError(f"{file} is a folder", f"{option} {file / 'profile.toml'}")
+    with writing(file, option):
+        file.absolute().parent.mkdir(parents=True, exist_ok=True)
         partial = file.with_name(f"{file.name}.partial")
         partial.touch()
         partial.unlink()
-    except OSError as error:
-        raise LaunchError(
-            f"{file} cannot be written: {error.strerror}", "--output FILE writes elsewhere"
-        ) from error

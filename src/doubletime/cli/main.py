@@ -2,24 +2,44 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from typing import NoReturn
 
+from doubletime.cli import streams
 from doubletime.cluster.loaded import Library
 from doubletime.errors import DoubletimeError
 
 
 def main() -> None:
     """Run the command; exit 2 where it was called wrongly, 1 where doubletime says why not."""
+    streams.settle()
     try:
-        if sys.argv[1:2] == ["run"]:
-            _run(sys.argv[2:])
-        from doubletime.cli.verbs import app
-
-        app()
+        try:
+            _carry_out()
+        finally:
+            sys.stdout.flush()  # here an error can still be told
     except DoubletimeError as error:
-        sys.stderr.write(f"{error}\n")
-        sys.exit(1)
+        _end(str(error))
+    except BrokenPipeError:  # `| head` has seen enough
+        streams.give_up()
+        sys.exit(128 + signal.SIGPIPE)
+    except OSError as error:
+        explained = streams.explain(error)
+        if explained is None:
+            raise
+        streams.give_up()
+        _end(str(explained))
+    except KeyboardInterrupt:  # before a verb has begun
+        sys.exit(128 + signal.SIGINT)
+
+
+def _carry_out() -> None:
+    if sys.argv[1:2] == ["run"]:
+        _run(sys.argv[2:])
+    from doubletime.cli.verbs import app
+
+    app()
 
 
 def _run(arguments: list[str]) -> NoReturn:
@@ -32,3 +52,8 @@ def _run(arguments: list[str]) -> NoReturn:
     finally:
         library.close()
     sys.exit()
+
+
+def _end(text: str) -> NoReturn:
+    sys.stderr.write(f"{text}\n")
+    sys.exit(1)

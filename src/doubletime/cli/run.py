@@ -147,6 +147,8 @@ def run(
     if prepared.is_across and log_folder is None and not sys.stdout.isatty():
         request = replace(request, log_folder=_new_log_folder())
         prepared = replace(prepared, request=request)
+    if log_folder is not None and not prepared.is_across:
+        _make(log_folder)
     cores = own_cores()
     if not prepared.is_across and prepared.placement.ranks > cores:
         typer.echo(f"doubletime: {prepared.placement.ranks} ranks share {cores} cores", err=True)
@@ -160,7 +162,7 @@ def run(
         policy = Policy(max_restarts, min_hosts)
         log = Path(time.strftime("restarts-%Y%m%d-%H%M%S.log"))
         raise typer.Exit(persistent.run(request, prepared, policy, _say, log))
-    raise typer.Exit(supervise.carry_out(prepared).exit_code)
+    raise typer.Exit(supervise.carry_out(prepared).status)
 
 
 def _new_log_folder() -> Path | None:
@@ -171,6 +173,16 @@ def _new_log_folder() -> Path | None:
     folder = Path(base, time.strftime(f"%Y%m%d-%H%M%S-{os.getpid()}"))
     _say(f"what each rank writes is kept in {folder}")
     return folder
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        why = "there is a file of this name" if folder.is_file() else error.strerror
+        raise LaunchError(
+            f"--log-folder {folder} cannot be made: {why}", "--log-folder FOLDER"
+        ) from error
 
 
 def _say(line: str) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from doubletime.cluster.channel import HEARTBEAT_S, Address, Line, Message, Silence
+from doubletime.failure import Failure
 
 _FIRST_TIME_S = (
     20.0  # a launcher that listens answers at once, but its host may be busy with others
@@ -89,6 +90,12 @@ class Contact:
                 self._line.send(message)
             except ConnectionError:
                 self._drop()
+
+    def tell_failure(self, record: Failure) -> None:
+        """Tell the launcher how this rank has failed; by the age of it, as clocks differ."""
+        message = record._asdict()
+        message["age_s"] = max(0.0, time.time() - message.pop("time_s"))
+        self.say({"failure": message})
 
     def wait(self, timeout_s: float, *others: int) -> set[int]:
         """Hold the line for so long, or until one of some other descriptors can be read.

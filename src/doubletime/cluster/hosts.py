@@ -14,6 +14,8 @@ EXPECTED = (
     "a host a line: `node1`, `node1:2`, `node1 slots=2` or `node[01-16]:2`; # begins a comment"
 )
 _LARGEST = 65536  # hosts; a range that names more is a slip
+_MOST_SLOTS = 4096  # no machine has more cores
+_MOST_NBYTES = 4 << 20  # of a hostfile; what is longer is another file
 _NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_])?")
 _RANGES = re.compile(r"\[([^\[\]]*)\]")
 _NUMBERS = re.compile(r"(\d+)(?:-(\d+))?")
@@ -60,12 +62,17 @@ def read_hostfile(path: Path) -> tuple[Host, ...]:
             none: with file, line number and what is expected.
     """
     try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
+        with path.open("rb") as file:
+            whole = file.read(_MOST_NBYTES + 1)
     except OSError as error:
         raise LaunchError(
             f"hostfile {path} cannot be read: {error.strerror}",
             "--hostfile FILE, or --hosts a:2,b:2",
         ) from error
+    if len(whole) > _MOST_NBYTES:
+        raise LaunchError(f"hostfile {path} is larger than 4 MiB", EXPECTED)
+    try:
+        lines = whole.decode("utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
         raise LaunchError(f"hostfile {path} is no text", EXPECTED) from error
     found: list[Host] = []
@@ -114,9 +121,13 @@ def _line(text: str) -> list[Host]:
 def _entry(text: str) -> list[Host]:
     if "@" in text:
         raise ValueError("the user's name belongs into ~/.ssh/config (Host …, User …)")
+    if "::" in text or text.count(":") > 3:
+        raise ValueError("an IPv6 address is none; give it a name, in /etc/hosts say")
     name, colon, slots = text.partition(":")
     if colon and not (slots.isascii() and slots.isdigit() and int(slots) > 0):
         raise ValueError(f"{slots!r} is no number of slots (1, 2, …)")
+    if colon and int(slots) > _MOST_SLOTS:
+        raise ValueError(f"no host has {slots} slots; {_MOST_SLOTS} are the most")
     return [Host(each, int(slots) if colon else None) for each in _expand(name)]
 
 
@@ -171,11 +182,12 @@ def _numbers(text: str) -> Iterable[str]:
 def _refuse_repeated(hosts: Sequence[Host], at: Sequence[str] = ()) -> None:
     seen: dict[str, int] = {}
     for index, host in enumerate(hosts):
-        first = seen.setdefault(host.name, index)
+        first = seen.setdefault(host.name.lower(), index)  # names know no case
         if first == index:
             continue
         where = f" ({at[first]} and {at[index].rpartition(', ')[2]})" if at else ""
         slots = (hosts[first].slots or 1) + (host.slots or 1)
         raise LaunchError(
-            f"host {host.name} is listed twice{where}", f"list it once, as {host.name}:{slots}"
+            f"host {host.name} is listed twice{where}",
+            f"list it once, as {hosts[first].name}:{slots}",
         )

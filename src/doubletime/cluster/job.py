@@ -19,6 +19,8 @@ from doubletime.environment import BACKEND_VARIABLE, own_cores
 from doubletime.errors import LaunchError
 
 LAUNCHERS = ("mpi", "ssh")
+# Ranks that share a core of this host, or in all where it has few: beyond, it would only swap.
+_MOST_A_CORE, _MOST_ON_FEW_CORES = 16, 256
 
 
 @dataclass(frozen=True)
@@ -126,15 +128,27 @@ def _place(request: Request) -> tuple[Placement, bool, bool]:
     hosts = request.hosts or allotted
     if hosts is None:
         if request.per_host is not None and request.ranks is not None:
+            _refuse_crowd(request.ranks)
             placed = placement.place([Host("localhost")], request.ranks, request.per_host)
         else:
             ranks = request.ranks or request.per_host or own_cores()
+            _refuse_crowd(ranks)
             placed = placement.place([Host("localhost")], ranks)
         return placed, False, False
     placed = placement.place(hosts, request.ranks, request.per_host)
     is_across = len(placed.hosts) > 1 or not network.is_here(placed.hosts[0])
     names = {host.name for host in allotted or ()}
     return placed, is_across, names >= set(placed.hosts)
+
+
+def _refuse_crowd(ranks: int) -> None:
+    cores = own_cores()
+    most = max(_MOST_ON_FEW_CORES, _MOST_A_CORE * cores)
+    if ranks > most:
+        raise LaunchError(
+            f"-n {ranks}: {ranks} processes on the {cores} core{'s' * (cores > 1)} of this host",
+            f"-n {cores}; {most} are the most",
+        )
 
 
 def _implementation(request: Request, library: str | None, *, is_across: bool) -> Implementation:

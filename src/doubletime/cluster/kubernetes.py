@@ -18,6 +18,7 @@ _SSH = ("ssh", "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/
 _NAME = re.compile(r"[a-z](?:[-a-z0-9]*[a-z0-9])?")
 _LONGEST_NAME = 63  # of a host, which ends in -worker-N
 _QUANTITY = re.compile(r"[0-9]+(?:\.[0-9]+)?(?:[EPTGMk]i?|Ki|m)?")
+_IMAGE = re.compile(r"[A-Za-z0-9][\w./:@-]*", re.ASCII)
 _PLAIN = re.compile(r"[A-Za-z_/][\w./:-]*", re.ASCII)
 _NOT_TEXT = re.compile(r"(?i)null|true|false|yes|no|on|off|y|n|~|\.(?:inf|nan)|\.+|.*:")
 
@@ -122,6 +123,10 @@ def _check(job: MPIJob) -> None:
     if job.mpi not in IMPLEMENTATIONS:
         raise LaunchError(
             f"--mpi {job.mpi!r} is none of {', '.join(IMPLEMENTATIONS)}", "--mpi mpich"
+        )
+    if not _IMAGE.fullmatch(job.image):
+        raise LaunchError(
+            f"--image {job.image!r} is the name of no image", "--image registry.example.org/train:1"
         )
     last = f"{job.name}-worker-{job.nodes - 1}"
     if not _NAME.fullmatch(job.name) or len(last) > _LONGEST_NAME:

@@ -38,6 +38,7 @@ def run(
         LaunchError: if there are fewer hosts than must be healthy, or the job cannot be started.
     """
     counts = dict(prepared.placement.counts)
+    statuses: list[int] = []
     names = prepared.placement.hosts
     if policy.min_hosts > len(names):
         raise LaunchError(
@@ -46,23 +47,23 @@ def run(
         )
 
     def start(hosts: Sequence[str], variables: Mapping[str, str]) -> Ending:
+        ended = supervise.carry_out(planned(hosts, variables))
+        statuses.append(ended.status)
+        return Ending(ended.exit_code, ended.cause, ended.lost_hosts, ended.interrupted_by)
+
+    def planned(hosts: Sequence[str], variables: Mapping[str, str]) -> Prepared:
         if not variables:
-            return _carry_out(prepared)
+            return prepared
         environment = {**request.environment, **variables}
         if not prepared.is_across:
-            return _carry_out(job.prepare(replace(request, environment=environment)))
+            return job.prepare(replace(request, environment=environment))
         rest = tuple(Host(host, counts[host]) for host in hosts)
         again = replace(request, hosts=rest, ranks=None, per_host=None, environment=environment)
-        return _carry_out(job.prepare(again))
+        return job.prepare(again)
 
     def examine(hosts: Sequence[str]) -> Sequence[Health]:
         if not prepared.is_across:
             return [Health(host) for host in hosts]
         return health.examine(hosts, health.reach(request.ssh, hosts), job.folder())
 
-    return restart.run(names, policy, start, examine, Story(show, log))
-
-
-def _carry_out(prepared: Prepared) -> Ending:
-    ended = supervise.carry_out(prepared)
-    return Ending(ended.exit_code, ended.cause, ended.lost_hosts, ended.interrupted_by)
+    return restart.run(names, policy, start, examine, Story(show, log)) or statuses[-1]

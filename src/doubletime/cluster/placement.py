@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from doubletime.cluster.hosts import Host
 from doubletime.errors import LaunchError
 
+_MOST_ON_A_HOST = 4096  # ranks: no machine has more cores
+
 
 @dataclass(frozen=True)
 class Placement:
@@ -59,6 +61,13 @@ def place(
     for name, number in (("-n", ranks), ("--per-host", per_host)):
         if number is not None and number < 1:
             raise LaunchError(f"{name} {number}: no ranks to start", f"{name} 2")
+    most = _MOST_ON_A_HOST * (len(hosts) if per_host is None else 1)
+    for name, number in (("--per-host", per_host), ("-n", ranks if per_host is None else None)):
+        if number is not None and number > most:
+            raise LaunchError(
+                f"{name} {number}: {_MOST_ON_A_HOST} ranks are the most that a host takes",
+                f"{name} {most} or fewer",
+            )
     if per_host is not None:
         return _evenly(hosts, ranks, per_host)
     if ranks is None:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_LAST_WORDS_S = 1.0
 _CONTROL_VARIABLE = "DOUBLETIME_CONTROL"  # as in `cluster.channel`, which is loaded where it is set
 
 
@@ -137,7 +138,10 @@ def _output(contact: Contact) -> Output | None:
             log_folder=contact.welcome["log_folder"],
         )
     except OSError as error:
-        _end_unheard(f"no log can be written: {error}\n")
+        text = f"no log can be written: {error}\n  remedy: --log-folder FOLDER\n"
+        contact.tell_failure(failure.now(program.rank(), 1, text))
+        contact.part(_LAST_WORDS_S)
+        os._exit(1)
 
 
 def _end_unheard(text: str) -> NoReturn:

@@ -31,6 +31,7 @@ _PIPE_BUF = select.PIPE_BUF  # a pipe that is writable takes so much without blo
 _POLL_S = 0.05
 _HELD_S = 0.2  # a launcher writes its banner at once: what waits longer for its next line is none
 _LAST_OUTPUT_S = 1.0
+_INCOMPLETE = "doubletime: what the ranks write cannot be written here: {why}; the job goes on\n"
 
 # Seconds after which the launcher gets SIGTERM (it then tidies up), all processes get SIGTERM, and
 # all get SIGKILL: after a rank has failed, which the launcher should see by itself; after a person has
@@ -59,6 +60,7 @@ class Running:
 
     Attributes:
         died_s: when the launcher was killed by someone else, in seconds since the epoch; else None.
+        unwritten: why some of the ranks' output could not be written; None where all was.
 
     Raises:
         LaunchError: if the launcher cannot be started, or the time of grace is nonsense.
@@ -78,6 +80,7 @@ class Running:
         earlier = _children()
         self._shm = SharedMemoryFiles(implementation.dialect.shm_prefixes)
         self.died_s: float | None = None
+        self.unwritten: str | None = None
         self._steps: list[tuple[float, Callable[[], None]]] = []
         stdout, stderr = os.pipe(), os.pipe()
         self._streams = {stdout[0]: _Stream(to=1), stderr[0]: _Stream(to=2)}
@@ -213,9 +216,11 @@ class Running:
                 self._signals.note(signal.SIGPIPE)
                 return
             except OSError as error:
-                if error.errno != errno.EIO:
-                    raise
-                self._signals.note(signal.SIGHUP)  # the terminal has been closed
+                if error.errno == errno.EIO:
+                    self._signals.note(signal.SIGHUP)  # the terminal has been closed
+                elif self.unwritten is None:  # a full disk is no reason to end a job
+                    self.unwritten = str(error.strerror)
+                    self._write(2, _INCOMPLETE.format(why=self.unwritten).encode())
                 return
 
     def _pause(self) -> None:
@@ -261,7 +266,7 @@ class Running:
 
 def _grace_s(plan: launch.LaunchPlan) -> float:
     text = plan.environment.get(GRACE_VARIABLE) or os.environ.get(GRACE_VARIABLE, "0")
-    if not text.replace(".", "", 1).isdigit():
+    if not (text.isascii() and text.replace(".", "", 1).isdigit()):
         raise LaunchError(
             f"{GRACE_VARIABLE}={text!r} is no time in seconds", f"{GRACE_VARIABLE}=30, or unset it"
         )

@@ -6,6 +6,7 @@ import functools
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -46,7 +47,7 @@ def run_local(
     return supervise(
         plan_local(command, ranks, implementation, environment=environment, bind=bind),
         implementation,
-    ).exit_code
+    ).status
 
 
 def plan_local(
@@ -163,6 +164,8 @@ def supervise(
             )
             signals.numbers.clear()
             running.show(ended.cause.encode(errors="backslashreplace"))
+            if running.unwritten is not None:
+                ended = replace(ended, has_all_output=False)
     finally:
         control.close()
     return ended

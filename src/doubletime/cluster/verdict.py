@@ -30,6 +30,7 @@ class Outcome:
         rank, host: of the rank that failed first; None where none is known.
         lost_hosts: those that are gone or out of reach.
         interrupted_by: the signal by which a person ended it; None where none did.
+        has_all_output: whether all that the ranks wrote could be written here.
     """
 
     exit_code: int
@@ -38,6 +39,12 @@ class Outcome:
     host: str | None = None
     lost_hosts: tuple[str, ...] = ()
     interrupted_by: int | None = None
+    has_all_output: bool = True
+
+    @property
+    def status(self) -> int:
+        """What the command that ran the job is to exit with: as any program, 1 where output is lost."""
+        return self.exit_code or int(not self.has_all_output)
 
 
 def outcome(

@@ -176,9 +176,7 @@ class _Watch:
             sys.stderr.write(record.show())
             sys.stderr.flush()
             return
-        message = record._asdict()
-        message["age_s"] = max(0.0, time.time() - message.pop("time_s"))
-        self._contact.say({"failure": message})
+        self._contact.tell_failure(record)
 
     def _obey(self, contact: Contact) -> None:
         if contact.may_begin and self._gate is not None:

@@ -89,7 +89,8 @@ def _read(path: Path) -> Text:
     except FileNotFoundError:
         return Text(str(path), None)
     except (OSError, UnicodeDecodeError) as error:
-        return Text(str(path), None, str(error))
+        why = error.strerror if isinstance(error, OSError) else None
+        return Text(str(path), None, why or "it is no text")
 
 
 def _nothing(path: Path) -> Text:

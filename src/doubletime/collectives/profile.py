@@ -183,8 +183,9 @@ def read(file: Path) -> Profile:
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no text"
         raise DataError(
-            f"the profile {file} cannot be read: {error}",
+            f"the profile {file} cannot be read: {why}",
             "doubletime bench links --output FILE writes one",
         ) from error
     return parse(text, str(file))

@@ -8,6 +8,7 @@ from functools import partial
 import torch
 
 from doubletime.errors import CollectiveError
+from doubletime.planning import room
 from doubletime.planning.peers import Job, Peer
 from doubletime.planning.timing import Advance, Timing, spread
 from doubletime.planning.turns import Work, by_turns
@@ -36,7 +37,9 @@ def all_reduce(
 
     Raises:
         CollectiveError: on every rank, if a peer sums wrongly on any.
+        LaunchError: on every rank, if some host has not the memory.
     """
+    room.check(job.comm, max(sizes))
     peers = [job.peer(name) for name in names]
     timings: list[Timing] = []
     for index, nbytes in enumerate(sizes):

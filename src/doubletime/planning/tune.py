@@ -17,6 +17,7 @@ from doubletime.collectives.choice import NATIVE, Choice
 from doubletime.collectives.party import Party
 from doubletime.collectives.table import Decision, Measured
 from doubletime.errors import CollectiveError
+from doubletime.planning import room
 from doubletime.planning.field import Field
 from doubletime.planning.peers import Job
 from doubletime.planning.timing import Spread, spread
@@ -81,7 +82,9 @@ def all_reduce(
 
     Raises:
         CollectiveError: on every rank, if an algorithm sums wrongly on any.
+        LaunchError: on every rank, if some host has not the memory.
     """
+    room.check(job.comm, max(sizes))
     decisions: list[Decision] = []
     field = Field()
     for index, nbytes in enumerate(sizes):
