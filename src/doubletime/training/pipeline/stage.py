@@ -1,0 +1,111 @@
+"""One stage on its rank: what it is given, what it makes of it, and how long that takes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.pipelining import PipelineStage
+
+
+class Stopwatch:
+    """How long a rank computes, of how long its steps take."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self.busy_s = 0.0
+        self.total_s = 0.0
+        self._running: list[tuple[Any, Any]] = []
+
+    @contextmanager
+    def busy(self) -> Iterator[None]:
+        """Within, the rank computes."""
+        if self._device.type == "cuda":
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            yield
+            end.record()
+            self._running.append((begin, end))
+            return
+        started_s = time.perf_counter()
+        yield
+        self.busy_s += time.perf_counter() - started_s
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """Within, the rank computes or waits."""
+        started_s = time.perf_counter()
+        yield
+        if self._running:
+            torch.cuda.synchronize(self._device)
+            self.busy_s += sum(begin.elapsed_time(end) for begin, end in self._running) / 1e3
+            self._running.clear()
+        self.total_s += time.perf_counter() - started_s
+
+
+class Runner(nn.Module):
+    """A stage's module between what feeds the first one and what ends the last one.
+
+    Args:
+        part: the module.
+        feed: for the first stage: the model's inputs for a microbatch, by its number.
+        finish: for the last stage: the loss of a microbatch, of its number and the model's output.
+    """
+
+    def __init__(
+        self,
+        part: nn.Module,
+        feed: Callable[[int], tuple[Tensor, ...]] | None,
+        finish: Callable[[int, Any], Tensor] | None,
+    ) -> None:
+        super().__init__()
+        self.part = part
+        self.feed = feed
+        self.finish = finish
+        self.micro_batch = 0
+        self.must_own = False  # whether what it makes must share no memory, nor be needed backward
+
+    def forward(self, *tensors: Tensor) -> Any:
+        if self.feed is not None:
+            tensors = self.feed(self.micro_batch)
+        made = self.part(*tensors)
+        if self.finish is not None:
+            return self.finish(self.micro_batch, made)
+        if self.must_own:
+            return tuple(tensor.clone(memory_format=torch.contiguous_format) for tensor in made)
+        return contiguous(made)
+
+
+def contiguous(tensors: Any) -> tuple[Tensor, ...]:
+    """As they must be to be sent."""
+    return tuple(tensor.contiguous() for tensor in tensors)
+
+
+class TimedStage(PipelineStage):
+    """PyTorch's stage, which says which microbatch is at hand, and is timed."""
+
+    stopwatch: Stopwatch
+
+    def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
+        """As in PyTorch's."""
+        self.submod.micro_batch = fwd_chunk_id
+        with self.stopwatch.busy():
+            return super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)
+
+    def backward_one_chunk(self, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> None:
+        """As in PyTorch's; the gradients that it leaves to be sent are contiguous."""
+        with self.stopwatch.busy():
+            super().backward_one_chunk(bwd_chunk_id, *args, **kwargs)
+            gradients = self.bwd_cache.get(bwd_chunk_id, ())
+            self.bwd_cache[bwd_chunk_id] = tuple(
+                None if gradient is None else gradient.contiguous() for gradient in gradients
+            )
+
+    def backward_weight_one_chunk(self, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> None:
+        """As in PyTorch's."""
+        with self.stopwatch.busy():
+            super().backward_weight_one_chunk(bwd_chunk_id, *args, **kwargs)
