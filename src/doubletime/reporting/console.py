@@ -177,6 +177,8 @@ def _table(runs: list[RunDone], *, ratio: bool) -> Table:
         speed_ups = (done.samples_per_s / runs[0].samples_per_s for done in runs)
         table.add_row("speed-up", *(f"{speed_up:.2f}" for speed_up in speed_ups))
     table.add_row("waiting for communication", *(_share(done) for done in runs))
+    if any(done.sent_share is not None for done in runs):
+        table.add_row("sent, of plain gradients", *(_sent(done) for done in runs))
     table.add_row("training loss", *(f"{done.loss:.4f}" for done in runs))
     for name in runs[0].metrics:
         table.add_row(f"test {name}", *(_metric(name, done.metrics.get(name)) for done in runs))
@@ -197,6 +199,15 @@ def _metric(name: str, value: float | None) -> str:
     if value is None:
         return "-"
     return f"{value:.2%}" if "accuracy" in name else f"{value:.4f}"
+
+
+def _sent(done: RunDone) -> str:
+    """`1/25`; a plain share where that says more."""
+    if done.sent_share is None:
+        return "-"
+    if 0 < done.sent_share <= 0.1:
+        return f"1/{1 / done.sent_share:,.0f}"
+    return f"{done.sent_share:.1%}"
 
 
 def _share(done: RunDone) -> str:

@@ -131,4 +131,4 @@ def read_result(folder: Path) -> RunDone:
 
 
 def _run_done(line: Mapping[str, Any]) -> RunDone:
-    return RunDone(**{name: line[name] for name in RunDone.__dataclass_fields__})
+    return RunDone(**{name: line[name] for name in RunDone.__dataclass_fields__ if name in line})

@@ -78,7 +78,12 @@ class EpochDone:
 
 @dataclass(frozen=True)
 class RunDone:
-    """A run is complete: its last epoch's loss and metrics, and figures over all epochs."""
+    """A run is complete: its last epoch's loss and metrics, and figures over all epochs.
+
+    Attributes:
+        sent_share: bytes that a rank sent, as a share of what an all_reduce of all gradients at each
+            step sends; None where that is what was done.
+    """
 
     task: str
     world_size: int
@@ -91,6 +96,7 @@ class RunDone:
     waiting_share: float | None
     train_s: float
     total_s: float
+    sent_share: float | None = None
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from doubletime.training.checkpoint.contents import Parts
 from doubletime.training.checkpoint.saver import Saved, Saver
 from doubletime.training.events import CheckpointSaved, Notice, Observer, Resumed
 from doubletime.training.preemption import Preempted, Told
+from doubletime.training.sender import Sender
 
 
 @dataclass(frozen=True)
@@ -80,13 +81,20 @@ class Keeper:
         facts: what the run is.
         told: whether this process was told to end.
         observe: hears what becomes of checkpoints.
+        sender: what ranks send each other, and what of it is still due.
     """
 
     def __init__(
-        self, keeping: Keeping, parts: Parts, facts: Facts, told: Told, observe: Observer
+        self,
+        keeping: Keeping,
+        parts: Parts,
+        facts: Facts,
+        told: Told,
+        observe: Observer,
+        sender: Sender,
     ) -> None:
         self._keeping, self._parts, self._facts = keeping, parts, facts
-        self._told, self._observe = told, observe
+        self._told, self._observe, self._sender = told, observe, sender
         self._joined = session.current()
         self._saver = Saver(keeping.folder, keeping.keep)
         self._agreement = Agreement(3)
@@ -117,6 +125,9 @@ class Keeper:
         step = self._steps_until(position["epoch"], position["step"])
         loss_sum = sum(float(own["loss_sum"]) for own in found.own)
         randomness.go_on(found.own, found.world_size, step, self._facts.seed)
+        sent = [own.get("sending", {}) for own in found.own]
+        for note in self._sender.go_on(found.run.get("sending", {}), sent, found.world_size):
+            self._observe(Notice(note))
         self._saved_step = step
         progress = Progress(**{**position, "loss_sum": loss_sum})
         self._observe(
@@ -181,9 +192,18 @@ class Keeper:
         if step == self._saved_step:
             return  # an epoch that ends with a checkpoint, or goes on from one
         self._saved_step = step
+        self._sender.meet()
         position = asdict(progress)
-        own = {"loss_sum": position.pop("loss_sum"), "random": randomness.capture()}
-        run = {"facts": asdict(self._facts), "position": position}
+        own = {
+            "loss_sum": position.pop("loss_sum"),
+            "random": randomness.capture(),
+            "sending": self._sender.own(),
+        }
+        run = {
+            "facts": asdict(self._facts),
+            "position": position,
+            "sending": self._sender.shared(),
+        }
         self._saver.begin(step, self._parts, run, own)
         self._is_of_one_before = True
 

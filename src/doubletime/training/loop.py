@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from doubletime.training import preemption, session
+from doubletime.training import preemption, reproducible, session
 from doubletime.training.assembly import compile_model, model_of, optimizer_of
 from doubletime.training.axes import Axes, axes_of
 from doubletime.training.backward import Backward
@@ -28,9 +29,15 @@ from doubletime.training.events import RunStarted as RunStarted
 from doubletime.training.events import StepDone as StepDone
 from doubletime.training.keeping import Facts, Keeper, Keeping, Progress
 from doubletime.training.learning_rate import Rate
-from doubletime.training.parallelize import parallelize, share_buffers, sum_over_ranks
+from doubletime.training.parallelize import (
+    parallelize,
+    share_buffers,
+    share_state,
+    sum_over_ranks,
+)
 from doubletime.training.precision import LossScale, forward_in
 from doubletime.training.recipe import Recipe as Recipe
+from doubletime.training.sender import Sender
 from doubletime.training.step import Step
 from doubletime.training.task import Data, Task
 from doubletime.training.waiting import WaitingClock
@@ -53,13 +60,20 @@ def run(task: Task, recipe: Recipe, observe: Observer, keeping: Keeping | None =
         CheckpointError: if the checkpoint to begin with is damaged, or of something else.
         Preempted: if a rank got SIGTERM: all is saved by then, where checkpoints are made.
     """
+    with reproducible.fixed_kernels() if recipe.switches.reproducible else nullcontext():
+        return _run_from_here(task, recipe, observe, keeping)
+
+
+def _run_from_here(
+    task: Task, recipe: Recipe, observe: Observer, keeping: Keeping | None
+) -> RunDone:
     started_s = time.perf_counter()
     trainer = _Trainer(task, recipe, session.current())
     observe(trainer.describe())
     if keeping is None:
         return _run(trainer, observe, None, started_s)
     with preemption.noted() as told:
-        keeper = Keeper(keeping, trainer.parts, trainer.facts, told, observe)
+        keeper = Keeper(keeping, trainer.parts, trainer.facts, told, observe, trainer.sender)
         try:
             return _run(trainer, observe, keeper, started_s)
         finally:
@@ -102,6 +116,7 @@ def _run(trainer: _Trainer, observe: Observer, keeper: Keeper | None, started_s:
         sum(shares) / len(shares) if shares else None,
         train_s,
         time.perf_counter() - started_s,
+        trainer.sender.sent_share,
     )
     observe(result)
     return result
@@ -113,19 +128,19 @@ class _Trainer:
     def __init__(self, task: Task, recipe: Recipe, joined: session.Session) -> None:
         self.task, self.recipe, self.joined = task, recipe, joined
         switches = recipe.switches
-        self.batches = loader(
-            _first_samples(task.train_data(), recipe.limit),
-            recipe.global_batch,
-            seed=recipe.seed,
-            num_workers=task.num_workers,
-            mesh=recipe.mesh,
-        )
         self.axes = axes_of(recipe.mesh)
+        if switches.reproducible:
+            reproducible.check(self.axes.mesh, switches)
+        self.batches = _batches(task, recipe)
         self.samples = self.batches.sampler.length
         self.test_data = task.test_data()
         torch.manual_seed(recipe.seed)
         self.bare_model = model_of(task, switches, self.axes)
-        self.model = parallelize(self.bare_model, recipe.mesh)
+        if switches.reproducible:  # sums gradients itself
+            self.model = self.bare_model.to(joined.device)
+            share_state(self.model)
+        else:
+            self.model = parallelize(self.bare_model, recipe.mesh)
         torch.manual_seed(recipe.seed + self.axes.seed)
         if switches.compile:
             compile_model(self.model, joined.device)
@@ -136,15 +151,15 @@ class _Trainer:
         self.samples_met = 0  # by this process, over all ranks
         self.clock = WaitingClock()
         self.clock.is_watching = joined.device.type == "cpu" and self.axes.mesh.is_data_parallel
-        if isinstance(self.model, DistributedDataParallel):
-            self.clock.watch(self.model)
+        self.sender = Sender(recipe.sending, self.model, self.optimizer, self.clock)
         scale = LossScale.of(switches.precision)
+        backward = reproducible.ReproducibleBackward if switches.reproducible else Backward
         self.step = Step(
             self.bare_model,
             self.optimizer,
             self.lr_schedule,
             rate,
-            Backward(task.loss, self.model, self.batches, switches, scale, self.clock),
+            backward(task.loss, self.model, self.batches, switches, scale, self.clock),
             scale,
             switches,
         )
@@ -168,7 +183,8 @@ class _Trainer:
 
     def _describe_ranks(self) -> str:
         mesh = "" if self.axes.mesh.is_data_parallel else f", mesh {self.axes.mesh}"
-        return f"{self.joined.describe()}{mesh}"
+        sending = f", sends {self.recipe.sending}" if self.recipe.sending.given() else ""
+        return f"{self.joined.describe()}{mesh}{sending}"
 
     @property
     def parts(self) -> Parts:
@@ -179,9 +195,12 @@ class _Trainer:
         """Have gradients lie in their buckets as after a first step, before a state is restored.
 
         DistributedDataParallel orders them anew after its first backward pass. Among more than two ranks
-        a gradient's place decides in which order it is summed, and so its last bits.
+        a gradient's place decides in which order it is summed, and so its last bits; among two, too, what
+        is left out of it.
         """
-        if self.joined.world_size <= 2 or not isinstance(self.model, DistributedDataParallel):
+        if not isinstance(self.model, DistributedDataParallel):
+            return
+        if self.joined.world_size <= 2 and not self.sender.keeps:
             return
         batch = to_device(self.batches.specimen(), self.joined.device)
         self.task.loss(self.model, batch).backward()
@@ -205,6 +224,7 @@ class _Trainer:
         started_s = time.perf_counter()
         for step, batch in enumerate(self.batches, progress.step + 1):
             progress = self._step(progress, step, batch, observe, keeper)
+        self.sender.meet()
         if self.joined.device.type == "cuda":
             torch.cuda.synchronize(self.joined.device)
         train_s = time.perf_counter() - started_s
@@ -228,24 +248,35 @@ class _Trainer:
     ) -> Progress:
         """One step; returns how far the run is then."""
         epoch, batches = progress.epoch + 1, self.batches
-        loss = self.step.make(
-            to_device(batch, self.joined.device),
-            epoch,
-            step,
-            progress.epoch * len(batches) + step - 1,
-            observe,
-            keeper.before_update if keeper is not None else _nothing,
-        )
+        with self.sender.step():
+            loss = self.step.make(
+                to_device(batch, self.joined.device),
+                epoch,
+                step,
+                progress.epoch * len(batches) + step - 1,
+                observe,
+                keeper.before_update if keeper is not None else _nothing,
+            )
         self.samples_met += batches.global_count
         observe(StepDone(epoch, step, math.nan if loss is None else loss, batches.global_count))
         progress = replace(progress, step=step, step_state=self.step.state)
         if loss is None:
+            self.sender.after_skip()
             progress = replace(progress, skipped=progress.skipped + batches.global_count)
         elif batches.count:
             progress = replace(progress, loss_sum=progress.loss_sum + loss * batches.count)
         if keeper is not None:
             keeper.after_step(progress)
         return progress
+
+
+def _batches(task: Task, recipe: Recipe) -> Batches:
+    """This rank's share of the training data."""
+    data = _first_samples(task.train_data(), recipe.limit)
+    batch, seed, workers = recipe.global_batch, recipe.seed, task.num_workers
+    if recipe.switches.reproducible:
+        return reproducible.loader(data, batch, seed=seed, num_workers=workers)
+    return loader(data, batch, seed=seed, num_workers=workers, mesh=recipe.mesh)
 
 
 def _nothing() -> None:

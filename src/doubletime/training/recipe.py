@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from doubletime.errors import TrainingError
 from doubletime.training.mesh import Mesh
+from doubletime.training.sending import Sending
 from doubletime.training.switches import Switches
 from doubletime.training.task import Task
 
@@ -19,6 +20,7 @@ class Recipe:
         limit: use only the first so many training samples; None for all.
         mesh: that the ranks form; None for data parallel over all.
         switches: what the run adds to its task.
+        sending: what ranks send each other of gradients, and how often.
     """
 
     epochs: int
@@ -27,6 +29,7 @@ class Recipe:
     limit: int | None = None
     mesh: Mesh | None = None
     switches: Switches = field(default_factory=Switches)
+    sending: Sending = field(default_factory=Sending)
 
     @classmethod
     def of(
@@ -39,6 +42,7 @@ class Recipe:
         limit: int | None = None,
         mesh: Mesh | str | None = None,
         switches: Switches | None = None,
+        sending: Sending | None = None,
     ) -> Recipe:
         """The task's numbers, with those given in their place.
 
@@ -53,7 +57,9 @@ class Recipe:
             limit,
             Mesh.parse(mesh) if isinstance(mesh, str) else mesh,
             switches or Switches(),
+            sending or Sending(),
         )
+        recipe.sending.check(recipe.switches)
         for name, value, least in (
             ("epochs", recipe.epochs, 1),
             ("global_batch", recipe.global_batch, 1),

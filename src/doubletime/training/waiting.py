@@ -33,6 +33,7 @@ class WaitingClock:
         self.is_watching = True
         self._launching_s = 0.0
         self._last_launch_s = 0.0
+        self._transfers: list[tuple[float, float]] = []
 
     def watch(self, model: DistributedDataParallel) -> None:
         """Count this model's steps; takes the place of its communication hook."""
@@ -42,9 +43,27 @@ class WaitingClock:
     def step(self) -> Iterator[None]:
         """Around `backward()`."""
         self._launching_s, self._last_launch_s = 0.0, 0.0
+        self._transfers.clear()
         yield
-        if self._last_launch_s:  # 0 where nothing was sent
+        if self._transfers:
+            last_s = self._last_launch_s
+            self.waited_s += sum(
+                max(0.0, end - max(began, last_s)) for began, end in self._transfers
+            )
+        elif self._last_launch_s:  # 0 where nothing was sent
             self.waited_s += self._launching_s + time.perf_counter() - self._last_launch_s
+
+    def launched(self) -> None:
+        """A bucket was handed to a thread that tells of its transfers, and computes between them."""
+        self._last_launch_s = time.perf_counter()
+
+    def transferred(self, began_s: float, ended_s: float) -> None:
+        """That thread has waited for other ranks from one time until another."""
+        self._transfers.append((began_s, ended_s))
+
+    def waited(self, began_s: float, ended_s: float) -> None:
+        """This rank has stood still for others from one time until another."""
+        self.waited_s += ended_s - began_s
 
     def _average(self, _: object, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
         """What DistributedDataParallel does by default: divide, sum over the ranks."""

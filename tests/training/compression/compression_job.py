@@ -94,7 +94,7 @@ def nothing_is_lost_but_what_is_kept(rank: int, world_size: int) -> None:
                 for total, each in zip(due, bare.parameters(), strict=True):
                     total += each.grad
             exchange.close()
-            kept = exchange.state()["residuals"]
+            kept = exchange.own()
             largest = 0.0
             for (name, _), ours, theirs in zip(
                 net.module.named_parameters(), sent, due, strict=True
@@ -189,7 +189,7 @@ def what_is_kept_can_be_saved_and_goes_on(rank: int, world_size: int) -> None:
                 other_net, other = _wrapped(what, bucket_mb=1.0)
                 loss_of(other_net, *batch(9, rank)).backward()
                 loss_of(other_net, *batch(9, rank)).backward()  # in the buckets as they stay
-                other.load([exchange.state()], world_size)
+                other.load(exchange.shared(), [exchange.own()], world_size)
             net.zero_grad()
             loss_of(net, *batch(step, rank)).backward()
         for step in (2, 3):
@@ -207,8 +207,7 @@ def on_other_ranks_what_is_due_stays_due(rank: int, world_size: int) -> None:
     names = dict(net.module.named_parameters())
     first = {name: torch.full((each.numel(),), 1.0) for name, each in names.items()}
     second = {name: torch.full((each.numel(),), 3.0) for name, each in names.items()}
-    saved = [{"residuals": first}, {"residuals": second}] if rank == 0 else []
-    exchange.load([{**each} for each in saved], 4)
+    exchange.load({}, [first, second] if rank == 0 else [], 4)
     (sum(each.sum() for each in net.module.parameters()) * 0).backward()
     net.zero_grad()
     (loss_of(net, *batch(0, rank)) * 0).backward()

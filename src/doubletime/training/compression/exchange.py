@@ -91,36 +91,45 @@ class Exchange:
         """Whether something is kept from step to step, which belongs into checkpoints."""
         return self._averaging.residuals is not None
 
-    def state(self) -> dict[str, Any]:
-        """What is kept on this rank; for `load`."""
+    def own(self) -> dict[str, Tensor]:
+        """What this rank has not sent, by the parameters' names; for `load`."""
         residuals = self._averaging.residuals
-        found: dict[str, Any] = {}
-        if residuals is not None:
-            found["residuals"] = residuals.state(self._names)
-        if isinstance(self._averaging, PowerSGD):
-            found["right"] = self._averaging.state(self._names)
-        return found
+        return {} if residuals is None else residuals.state(self._names)
 
-    def load(self, saved: Sequence[Mapping[str, Any]], world_size: int) -> None:
+    def shared(self) -> dict[str, Tensor]:
+        """What steps hand on that is the same on all ranks; for `load`."""
+        averaging = self._averaging
+        return averaging.state(self._names) if isinstance(averaging, PowerSGD) else {}
+
+    def load(
+        self, shared: Mapping[str, Tensor], own: Sequence[Mapping[str, Tensor]], world_size: int
+    ) -> None:
         """Go on with what ranks kept; nothing that is due is lost, on however many ranks.
 
         Args:
-            saved: this rank's state; where another number of ranks saved, all of theirs on one rank, and
-                none on the others.
+            shared: as `shared` returned it.
+            own: what this rank kept; where another number of ranks saved, what all of them kept, on one
+                rank, and nothing on the others.
             world_size: how many ranks saved.
         """
         # A rank's gradients count for 1/p of the mean, so does what it has kept of them.
         factor = self.channel.world_size / world_size
         kept: dict[str, Tensor] = {}
-        for each in saved:
-            for name, residual in each.get("residuals", {}).items():
+        for each in own:
+            for name, residual in each.items():
                 part = residual if factor == 1 else residual * factor
                 kept[name] = kept[name] + part if name in kept else part
         if self._averaging.residuals is not None:
             self._averaging.residuals.load(kept, self._names)
         if isinstance(self._averaging, PowerSGD):
-            is_same = world_size == self.channel.world_size and len(saved) == 1
-            self._averaging.load(saved[0].get("right", {}) if is_same else {}, self._names)
+            self._averaging.load(shared, self._names)
+
+    def forget_spoilt(self) -> None:
+        """Keep nothing that is not finite: it would spoil all steps to come."""
+        if self._averaging.residuals is not None:
+            self._averaging.residuals.forget_spoilt()
+        if isinstance(self._averaging, PowerSGD):
+            self._averaging.load({}, self._names)
 
     def close(self) -> None:
         """End the thread."""

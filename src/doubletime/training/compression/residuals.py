@@ -59,6 +59,11 @@ class Residuals:
             if name in state
         }
 
+    def forget_spoilt(self) -> None:
+        """Let go of what is not finite."""
+        for part in self._parts.values():
+            torch.nan_to_num_(part, nan=0.0, posinf=0.0, neginf=0.0)
+
     @staticmethod
     def _split(parameters: Sequence[nn.Parameter], flat: Tensor) -> Sequence[Tensor]:
         parts: Sequence[Tensor] = flat.split([parameter.numel() for parameter in parameters])

@@ -25,6 +25,11 @@ class Compression:
     kind: str
     number: float = 0
 
+    @property
+    def keeps(self) -> bool:
+        """Whether what one step does not send is kept for the next."""
+        return self.kind in (INT8, POWERSGD, TOPK)
+
     def __str__(self) -> str:
         return f"{self.kind}:{self.number:g}" if self.number else self.kind
 
