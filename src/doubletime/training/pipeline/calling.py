@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from doubletime.errors import PipelineError
 from doubletime.training.pipeline.tracing import Call
@@ -50,6 +50,49 @@ def drawing(seed: int, device: torch.device) -> Iterator[None]:
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         yield
+
+
+class Microbatches:
+    """A batch in parts, and what a function makes of each at both ends of the pipeline.
+
+    Args:
+        function: a task's loss or metrics.
+        batches: the parts, all of one shape.
+        known: the call with which the model was followed: every other must be like it.
+        seed: of what the function draws.
+        device: where the tensors lie.
+
+    Attributes:
+        shapes: shape and type of each tensor that the model is called with.
+    """
+
+    def __init__(
+        self, function: Function, batches: list[Any], known: Call, seed: int, device: torch.device
+    ) -> None:
+        self.batches = batches
+        self._function, self._known = function, known
+        self._seed, self._device = seed, device
+        self._first = self._record(0)
+        self.shapes = tuple((tuple(t.shape), t.dtype) for t in self._first.tensors)
+
+    def inputs(self, number: int) -> tuple[Tensor, ...]:
+        """What the model is called with."""
+        call = self._record(number) if number else self._first
+        if not call.is_like(self._known):
+            raise PipelineError(
+                "the model is called with other arguments than in the first batch",
+                "let loss() and metrics() call the model alike for every batch",
+            )
+        return call.tensors
+
+    def finish(self, number: int, output: Any) -> Any:
+        """What is made of the model's output."""
+        with drawing(self._seed + number, self._device):
+            return replay(self._function, self.batches[number], output)
+
+    def _record(self, number: int) -> Call:
+        with drawing(self._seed + number, self._device):
+            return record(self._function, self.batches[number])
 
 
 class _Recorded(BaseException):  # no Exception: a loss that catches those must not stop it

@@ -12,12 +12,14 @@ import torch.distributed as dist
 from torch import Tensor, fx, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from doubletime.errors import DoubletimeError, PipelineError
+from doubletime.errors import PipelineError
 from doubletime.training import splitting
 from doubletime.training.pipeline import calling, schedules
+from doubletime.training.pipeline.calling import Microbatches
 from doubletime.training.pipeline.cutting import Cutter
+from doubletime.training.pipeline.engine import Engine
 from doubletime.training.pipeline.measuring import measure
-from doubletime.training.pipeline.stage import Runner, Stopwatch, TimedStage, contiguous
+from doubletime.training.pipeline.stage import Stopwatch, contiguous
 from doubletime.training.pipeline.tracing import Call, trace
 
 _KEPT_ENGINES = 8  # one for each number and size of microbatches that was met
@@ -101,7 +103,7 @@ class Pipeline:
         self.stages = self.ranks * self.schedule.stages_per_rank
         self.stopwatch = Stopwatch(self.device)
         self._steps, self._seed = 0, seed
-        self._engines: dict[Any, _Engine] = {}
+        self._engines: dict[Any, Engine] = {}
         samples = splitting.length(example)
         first = min(samples, -(-samples // self.micro_batches))
         specimen, *_ = splitting.split(example, [first, samples - first])
@@ -150,7 +152,7 @@ class Pipeline:
         with self.stopwatch.step():
             for count, part in self._rounds(batch, samples):
                 size = splitting.length(part) // count
-                micro = _Microbatches(self, splitting.split(part, [size] * count), self._steps)
+                micro = self._microbatches(splitting.split(part, [size] * count), self.loss)
                 self._steps += 1
                 engine = self._engine(micro)
                 losses += engine.run(micro, size / samples, weight)
@@ -169,7 +171,7 @@ class Pipeline:
         Returns:
             The function's result, its tensors as numbers where they are 0-dim, on all ranks.
         """
-        micro = _Microbatches(self, [batch], self._steps, function)
+        micro = self._microbatches([batch], function)
         shapes = self._boundaries(micro.shapes)
         tensors: tuple[Tensor, ...] = ()
         result: list[Any] = [None]
@@ -219,15 +221,25 @@ class Pipeline:
         most, rest = splitting.split(batch, [count * size, samples - count * size])
         return [(count, most), (1, rest)]
 
-    def _engine(self, micro: _Microbatches) -> _Engine:
+    def _engine(self, micro: Microbatches) -> Engine:
         key = (len(micro.batches), micro.shapes)
         if key not in self._engines:
             while len(self._engines) >= _KEPT_ENGINES:
                 self._engines.pop(next(iter(self._engines)))
-            self._engines[key] = _Engine(
-                self, len(micro.batches), self._boundaries(micro.shapes, is_training=True)
+            self._engines[key] = Engine(
+                self.parts,
+                self.stages,
+                self._boundaries(micro.shapes, is_training=True),
+                self.schedule,
+                len(micro.batches),
+                self.group,
+                self.stopwatch,
             )
         return self._engines[key]
+
+    def _microbatches(self, batches: list[Any], function: calling.Function) -> Microbatches:
+        seed = (self._seed * 1_000_003 + self._steps) * 1_009 % (1 << 62)
+        return Microbatches(function, batches, self._call, seed, self.device)
 
     def _boundaries(self, shapes: Any, is_training: bool = False) -> list[tuple[Tensor, ...]]:
         """What each stage but the last makes, without content."""
@@ -265,117 +277,6 @@ class Pipeline:
 
     def _from_last(self, value: Tensor) -> None:
         dist.broadcast(value, self._global_rank(self.stages - 1), group=self.group)
-
-
-class _Microbatches:
-    """A batch in parts, and what the loss makes of them at both ends of the pipeline."""
-
-    def __init__(
-        self,
-        pipeline: Pipeline,
-        batches: list[Any],
-        step: int,
-        function: calling.Function | None = None,
-    ) -> None:
-        self.batches = batches
-        self._function = function or pipeline.loss
-        self._device = pipeline.device
-        self._seed = (pipeline._seed * 1_000_003 + step) * 1_009
-        self._known = pipeline._call
-        self._first = self._record(0)
-        self.shapes = tuple((tuple(t.shape), t.dtype) for t in self._first.tensors)
-
-    def inputs(self, number: int) -> tuple[Tensor, ...]:
-        """What the model is called with."""
-        call = self._record(number) if number else self._first
-        if not call.is_like(self._known):
-            raise PipelineError(
-                "the model is called with other arguments than in the first batch",
-                "let loss() and metrics() call the model alike for every batch",
-            )
-        return call.tensors
-
-    def finish(self, number: int, output: Any) -> Any:
-        """What is made of the model's output."""
-        with calling.drawing(self._seed + number, self._device):
-            return calling.replay(self._function, self.batches[number], output)
-
-    def _record(self, number: int) -> Call:
-        with calling.drawing(self._seed + number, self._device):
-            return calling.record(self._function, self.batches[number])
-
-
-class _Engine:
-    """PyTorch's stages and schedule for so many microbatches of one shape."""
-
-    def __init__(
-        self, pipeline: Pipeline, count: int, boundaries: list[tuple[Tensor, ...]]
-    ) -> None:
-        self._numbers = torch.arange(count, device=pipeline.device)
-        self._micro: _Microbatches | None = None
-        self._share, self._weight = 1.0, 1.0
-        self._losses: list[Tensor] = []
-        last = pipeline.stages - 1
-        number = torch.empty(1, dtype=torch.int64, device="meta")
-        loss = torch.empty((), device="meta", requires_grad=True)
-        stages = []
-        for index, part in pipeline.parts.items():
-            runner = Runner(
-                part, self._feed if index == 0 else None, self._finish if index == last else None
-            )
-            runner.must_own = pipeline.schedule.splits_backward
-            stage = TimedStage(
-                runner,
-                index,
-                pipeline.stages,
-                pipeline.device,
-                input_args=boundaries[index - 1] if index else (number,),
-                output_args=boundaries[index] if index < last else (loss,),
-                group=pipeline.group,
-            )
-            stage.stopwatch = pipeline.stopwatch
-            stages.append(stage)
-        engine = pipeline.schedule.engine_for(pipeline.ranks, count)
-        is_single = issubclass(engine, schedules.torch_schedules.PipelineScheduleSingle)
-        self._schedule = engine(
-            stages[0] if is_single else stages,
-            n_microbatches=count,
-            loss_fn=lambda output, _: output,
-            scale_grads=False,
-        )
-        self._is_first, self._is_last = 0 in pipeline.parts, last in pipeline.parts
-
-    def run(self, micro: _Microbatches, share: float, weight: float) -> list[Tensor]:
-        """Forward and backward of all microbatches.
-
-        Returns:
-            Each one's loss times `share`, on the rank with the last stage.
-        """
-        self._micro, self._share, self._weight = micro, share, weight
-        self._losses = []
-        arguments = (self._numbers,) if self._is_first else ()
-        options: Mapping[str, Any] = {"target": self._numbers} if self._is_last else {}
-        try:
-            self._schedule.step(*arguments, return_outputs=False, **options)
-        except RuntimeError as error:
-            if isinstance(error.__cause__, DoubletimeError):
-                raise error.__cause__ from error
-            raise
-        finally:
-            self._micro = None
-        return self._losses
-
-    def _feed(self, number: int) -> tuple[Tensor, ...]:
-        if self._micro is None:
-            raise PipelineError("a stage was run outside a step")
-        return self._micro.inputs(number)
-
-    def _finish(self, number: int, output: Any) -> Tensor:
-        if self._micro is None:
-            raise PipelineError("a stage was run outside a step")
-        loss: Tensor = self._micro.finish(number, output) * self._share
-        self._losses.append(loss.detach())
-        return loss * self._weight
 
 
 def _together(root: fx.GraphModule, parts: list[nn.Module]) -> nn.Module:

@@ -16,7 +16,7 @@ class Stopwatch:
     """How long a rank computes, of how long its steps take."""
 
     def __init__(self, device: torch.device) -> None:
-        self._device = device
+        self.device = device
         self.busy_s = 0.0
         self.total_s = 0.0
         self._running: list[tuple[Any, Any]] = []
@@ -24,7 +24,7 @@ class Stopwatch:
     @contextmanager
     def busy(self) -> Iterator[None]:
         """Within, the rank computes."""
-        if self._device.type == "cuda":
+        if self.device.type == "cuda":
             begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             begin.record()
             yield
@@ -41,7 +41,7 @@ class Stopwatch:
         started_s = time.perf_counter()
         yield
         if self._running:
-            torch.cuda.synchronize(self._device)
+            torch.cuda.synchronize(self.device)
             self.busy_s += sum(begin.elapsed_time(end) for begin, end in self._running) / 1e3
             self._running.clear()
         self.total_s += time.perf_counter() - started_s
@@ -54,6 +54,7 @@ class Runner(nn.Module):
         part: the module.
         feed: for the first stage: the model's inputs for a microbatch, by its number.
         finish: for the last stage: the loss of a microbatch, of its number and the model's output.
+        must_own: whether what it makes must share no memory with anything, nor be needed backward.
     """
 
     def __init__(
@@ -61,15 +62,18 @@ class Runner(nn.Module):
         part: nn.Module,
         feed: Callable[[int], tuple[Tensor, ...]] | None,
         finish: Callable[[int, Any], Tensor] | None,
+        *,
+        must_own: bool = False,
     ) -> None:
         super().__init__()
         self.part = part
         self.feed = feed
         self.finish = finish
         self.micro_batch = 0
-        self.must_own = False  # whether what it makes must share no memory, nor be needed backward
+        self.must_own = must_own
 
     def forward(self, *tensors: Tensor) -> Any:
+        """What the stage makes of a microbatch: tensors to send, or the loss."""
         if self.feed is not None:
             tensors = self.feed(self.micro_batch)
         made = self.part(*tensors)
@@ -89,10 +93,11 @@ class TimedStage(PipelineStage):
     """PyTorch's stage, which says which microbatch is at hand, and is timed."""
 
     stopwatch: Stopwatch
+    runner: Runner
 
     def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
         """As in PyTorch's."""
-        self.submod.micro_batch = fwd_chunk_id
+        self.runner.micro_batch = fwd_chunk_id
         with self.stopwatch.busy():
             return super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)
 
