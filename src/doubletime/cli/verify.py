@@ -15,6 +15,7 @@ import typer
 
 from doubletime import environment, failure
 from doubletime.cli import local_ranks, tasks
+from doubletime.cli.tasks import MeshOption
 from doubletime.cli.where import (
     HostfileOption,
     HostsOption,
@@ -45,6 +46,7 @@ def verify(
         int | None, typer.Option(help="Samples per step over all ranks, in place of the task's.")
     ] = None,
     seed: Annotated[int | None, typer.Option(help="In place of the task's own.")] = None,
+    mesh: MeshOption = None,
     backend: Annotated[
         str | None, typer.Option(help="mpi, gloo or nccl.  [default: what the launcher speaks]")
     ] = None,
@@ -74,7 +76,17 @@ def verify(
             )
         with tasks.telling(here):
             is_equal = _compute(
-                here, task, records, ranks, steps, global_batch, seed, backend, tolerance, is_json
+                here,
+                task,
+                records,
+                ranks,
+                steps,
+                global_batch,
+                seed,
+                mesh,
+                backend,
+                tolerance,
+                is_json,
             )
         if not is_equal:
             failure.write(failure.now(here.rank, 1, "not equal\n", is_shown=True))
@@ -85,6 +97,7 @@ def verify(
     if tolerance is not None and not tolerance >= 0:
         raise LaunchError(f"--tolerance {tolerance} is no distance", "--tolerance 1e-5")
     asked = where(hosts, hostfile, ssh_config, ssh_command)
+    ranks = tasks.ranks_of(mesh, ranks)
     if ranks is None and asked.hosts is None and allocation.from_slurm(os.environ) is None:
         ranks = 2
     placed = tasks.place(asked, ranks)
@@ -99,6 +112,7 @@ def verify(
             "--steps": steps,
             "--global-batch": global_batch,
             "--seed": seed,
+            "--mesh": mesh,
             "--backend": backend,
             "--tolerance": tolerance,
         }
@@ -128,6 +142,7 @@ def _compute(
     steps: int,
     global_batch: int | None,
     seed: int | None,
+    mesh: str | None,
     backend: str | None,
     tolerance: float | None,
     is_json: bool,
@@ -147,6 +162,7 @@ def _compute(
             steps=steps,
             global_batch=global_batch,
             seed=seed,
+            mesh=mesh,
             backend=backend,
             tolerance=tolerance,
         )

@@ -39,7 +39,8 @@ def show(console: Console, verdict: Verdict) -> None:
 def summary(verdict: Verdict) -> str:
     """One line that says whether they are equal, and to what, or where they first differ."""
     steps = plural(len(verdict.rows), "step")
-    what = f"{verdict.task} on {verdict.ranks} ranks and on 1 process"
+    mesh = "" if verdict.mesh == f"dp={verdict.ranks}" else f" ({verdict.mesh})"
+    what = f"{verdict.task} on {verdict.ranks} ranks{mesh} and on 1 process"
     if verdict.is_equal:
         more = []
         if verdict.double_distance is not None and verdict.precision != verdict.judged_in:

@@ -24,7 +24,7 @@ COMPARES = """
 import json, sys
 from dataclasses import asdict
 from pathlib import Path
-backend, names, steps, folder, tasks = sys.argv[1:]
+backend, names, steps, folder, tasks, *meshes = sys.argv[1:]
 sys.path.insert(0, tasks)
 import tasks_to_verify
 from doubletime.training import session
@@ -32,11 +32,13 @@ from doubletime.training.recipe import Recipe
 from doubletime.training.verify import sides
 session.init(backend)
 found = {}
-for name in names.split(","):
-    task = getattr(tasks_to_verify, name)()
-    verdict = sides.against(task, Recipe.of(task), int(steps), Path(folder, name), None)
-    if verdict is not None:
-        found[name] = asdict(verdict)
+for mesh in meshes or [None]:
+    for name in names.split(","):
+        task = getattr(tasks_to_verify, name)()
+        recipe = Recipe.of(task, mesh=mesh)
+        verdict = sides.against(task, recipe, int(steps), Path(folder, name), None)
+        if verdict is not None:
+            found[f"{name} {mesh}" if mesh else name] = asdict(verdict)
 session.leave()
 if found:
     print(json.dumps(found))
@@ -55,9 +57,9 @@ def folder(tmp_path_factory):
     return made
 
 
-def _compare(folder, kinds, ranks, backend):
+def _compare(folder, kinds, ranks, backend, *meshes):
     names = ",".join(kind.__name__ for kind in kinds)
-    args = [backend, names, str(STEPS), str(folder), str(FOLDER)]
+    args = [backend, names, str(STEPS), str(folder), str(FOLDER), *meshes]
     done = run_ranks(COMPARES, ranks, args=args).check()
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -90,6 +92,10 @@ def test_a_task_that_is_right_is_found_equal(verdicts, kind):
     _check_equal(verdicts[kind.__name__])
 
 
-def test_on_four_ranks_over_gloo_too(folder):
-    for verdict in _compare(folder, tasks_to_verify.EQUAL, 4, "gloo").values():
+def test_on_meshes_of_four_ranks_over_gloo_too(folder):
+    meshes = ["dp=4", "dp=2,fsdp=2"]
+    verdicts = _compare(folder, tasks_to_verify.EQUAL, 4, "gloo", *meshes)
+    assert len(verdicts) == len(meshes) * len(tasks_to_verify.EQUAL)
+    for name, verdict in verdicts.items():
         _check_equal(verdict)
+        assert name.endswith(verdict["mesh"])

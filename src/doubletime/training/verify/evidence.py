@@ -14,7 +14,7 @@ class Evidence:
     """All records of both sides.
 
     Attributes:
-        ranks: how many; at least 2.
+        ranks: how many with other samples; places of a mesh that share samples count as one.
         one: of one process.
         many: of the ranks, in the task's own precision.
         differences: those that are beyond the tolerance, in order of steps.
@@ -68,12 +68,12 @@ class Evidence:
         return None
 
     def drifted(self, kind: str) -> tuple[int, int, str] | None:
-        """Step, rank and name of the first parameter or buffer that is not rank 0's after a step."""
+        """Step, rank and name of the first parameter or buffer that is not the first rank's after a step."""
         for step, ranks in enumerate(self.many.after, 1):
+            first: dict[str, bytes] = {}  # of those that have it
             for rank, after in enumerate(ranks):
-                states, others = getattr(after, kind), getattr(ranks[0], kind)
-                for name, state in states.items():
-                    if others.get(name) != state:
+                for name, state in getattr(after, kind).items():
+                    if first.setdefault(name, state) != state:
                         return step, rank, name
         return None
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from doubletime.errors import TaskError
 from doubletime.training import loop, session
+from doubletime.training.axes import axes_of
 from doubletime.training.data import ShardedSampler, Share, length_of
 from doubletime.training.events import Event, StepDone
 from doubletime.training.recipe import Recipe
@@ -24,6 +25,7 @@ from doubletime.training.verify.graph import unreached
 from doubletime.training.verify.records import Account, After, Before, Start, Step
 from doubletime.training.verify.samples import digest, in_double, sample_digests
 from doubletime.training.verify.watched import settings_of, watched
+from doubletime.training.verify.whole import whole
 
 Take = Callable[[int, Step], None]
 _Record = TypeVar("_Record")
@@ -57,6 +59,7 @@ class Pass:
         self._task, self._recipe, self._steps, self._take = task, recipe, steps, take
         self._is_double = is_double
         self._joined = session.current()
+        self._axes = axes_of(recipe.mesh)
         self._step = 0
         self._start: tuple[Start, ...] = ()
         self._before: list[tuple[Before, ...]] = []
@@ -84,8 +87,8 @@ class Pass:
         sampler = ShardedSampler(
             length_of(data),
             self._recipe.global_batch,
-            rank=self._joined.rank,
-            world_size=self._joined.world_size,
+            rank=self._axes.data_rank,
+            world_size=self._axes.mesh.data_size,
             seed=self._recipe.seed,
         )
         self._shares = _shares(sampler)
@@ -98,7 +101,7 @@ class Pass:
         self._start = self._gather(start)
         self.model = model.double() if self._is_double else model
         self.initial = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-        if self._joined.world_size > 1:
+        if self._joined.world_size > 1 and self._axes.mesh.is_data_parallel:
             self._averaging = Averaging(model, self._joined)
         return self.model
 
@@ -128,13 +131,18 @@ class Pass:
             tuple(sorted(draws.kept)),
             tuple(sorted(foreign)),
             draws.generator,
-            unreached(loss, dict(self.model.named_parameters())),
+            self._unreached(loss),
         )
-        self._before.append(self._gather(before))
+        self._before.append(self._of_others(self._gather(before)))
         # DistributedDataParallel waits for every gradient: to go on would be to wait for ever.
         if self._joined.world_size > 1 and any(each.unreached for each in self._before[-1]):
             raise _Enough
         return loss
+
+    def _unreached(self, loss: Tensor) -> tuple[str, ...]:
+        if self._axes.mesh.fsdp > 1:
+            return ()  # what is computed with are not the parameters, but their shards gathered
+        return unreached(loss, dict(self.model.named_parameters()))
 
     def prepared(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
         """Look at every step of it."""
@@ -151,18 +159,19 @@ class Pass:
         if self._averaging is not None:
             self._averaging.check()
         self._settings = settings_of(optimizer)
-        if self._joined.rank == 0:
-            self._gradients = {
-                name: _copy(parameter.grad)
+        self._gradients = whole(
+            {
+                name: parameter.grad
                 for name, parameter in self.model.named_parameters()
                 if parameter.grad is not None
             }
+        )
 
     def _observe(self, event: Event) -> None:
         if not isinstance(event, StepDone):
             return
-        parameters = dict(self.model.named_parameters())
-        buffers = dict(self.model.named_buffers())
+        parameters = whole(dict(self.model.named_parameters()))
+        buffers = whole(dict(self.model.named_buffers()))
         after = After(
             {name: digest(tensor) for name, tensor in parameters.items()},
             {name: digest(tensor) for name, tensor in buffers.items()},
@@ -172,12 +181,7 @@ class Pass:
         if self._joined.rank == 0:
             self._take(
                 self._step,
-                Step(
-                    self._global_loss(),
-                    self._gradients,
-                    {name: _copy(tensor) for name, tensor in parameters.items()},
-                    {name: _copy(tensor) for name, tensor in buffers.items()},
-                ),
+                Step(self._global_loss(), self._gradients, parameters, buffers),
             )
         if self._step == self._steps:
             raise _Enough
@@ -195,6 +199,10 @@ class Pass:
         dist.all_gather_object(everyone, record)
         return tuple(everyone)
 
+    def _of_others(self, records: tuple[_Record, ...]) -> tuple[_Record, ...]:
+        """Those of rank 0 and of the ranks with other samples, in the order of their shares."""
+        return tuple(records[rank] for rank in self._axes.mesh.groups("dp", "fsdp")[0])
+
 
 def _shares(sampler: ShardedSampler) -> Iterator[Share]:
     """This rank's, epoch after epoch."""
@@ -205,10 +213,6 @@ def _shares(sampler: ShardedSampler) -> Iterator[Share]:
 def _state(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     yield from model.named_parameters()
     yield from model.named_buffers()
-
-
-def _copy(tensor: Tensor) -> Tensor:
-    return tensor.detach().to("cpu", copy=True)
 
 
 @contextmanager

@@ -97,7 +97,7 @@ class Account:
 
     Attributes:
         start: each rank's.
-        before: of each step, each rank's.
+        before: of each step, that of rank 0 and of each rank with other samples, in the order of shares.
         after: of each step that was completed, each rank's.
         averaging: by parameter, the largest distance of the mean gradient from the exact mean, over
             the mean of the ranks' norms; empty for one process.

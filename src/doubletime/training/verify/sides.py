@@ -14,6 +14,7 @@ from torch import Tensor
 from doubletime.errors import DataError, DoubletimeError
 from doubletime.training import session
 from doubletime.training.data import length_of, tensors_of
+from doubletime.training.mesh import Mesh
 from doubletime.training.recipe import Recipe
 from doubletime.training.task import Task
 from doubletime.training.verify import records
@@ -35,7 +36,7 @@ def record(task: Task, recipe: Recipe, steps: int, ranks: int, folder: Path) -> 
         task: what to train; its `prepare` has been called.
         recipe: the numbers.
         steps: how many, or as many as there are.
-        ranks: with how many it will be compared.
+        ranks: with how many it will be compared that have other samples.
         folder: where records go; holds two steps' worth of the model for each step.
 
     Raises:
@@ -107,7 +108,8 @@ def against(
         return None
     if one.precision == DOUBLE:
         double = own
-    return judge(task.name, joined.world_size, one, many, own, double, tolerance)
+    mesh = Mesh.of(recipe.mesh, joined.world_size)
+    return judge(task.name, mesh, one, many, own, double, tolerance)
 
 
 class _Norms:

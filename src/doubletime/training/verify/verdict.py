@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
+from doubletime.training.mesh import Mesh
 from doubletime.training.verify import distance
 from doubletime.training.verify.cause import Cause
 from doubletime.training.verify.causes import find
@@ -40,6 +41,7 @@ class Verdict:
     Attributes:
         task: its name.
         ranks: N.
+        mesh: that they form.
         precision: the task's own.
         is_equal: the answer.
         distance: the largest relative difference found, in `precision`.
@@ -54,6 +56,7 @@ class Verdict:
 
     task: str
     ranks: int
+    mesh: str
     precision: str
     is_equal: bool
     distance: float
@@ -69,7 +72,7 @@ class Verdict:
 
 def judge(
     task: str,
-    ranks: int,
+    mesh: Mesh,
     one: Reference,
     many: Account,
     own: Sequence[Difference],
@@ -80,7 +83,7 @@ def judge(
 
     Args:
         task: its name.
-        ranks: how many.
+        mesh: that the ranks form.
         one: of one process.
         many: of the ranks, in the task's own precision.
         own: all differences, in the task's own precision.
@@ -95,11 +98,12 @@ def judge(
     if tolerance is None:
         tolerance = distance.tolerance(torch.float64 if is_double else dtype)
     beyond = tuple(each for each in judged if not each.distance <= tolerance)
-    bound = distance.averaging_bound(ranks, dtype)
-    causes = find(Evidence(ranks, one, many, beyond, tolerance, bound))
+    bound = distance.averaging_bound(mesh.data_size, dtype)
+    causes = find(Evidence(mesh.data_size, one, many, beyond, tolerance, bound))
     return Verdict(
         task=task,
-        ranks=ranks,
+        ranks=mesh.size,
+        mesh=str(mesh),
         precision=one.precision,
         is_equal=not causes,
         distance=_largest(own),
@@ -110,7 +114,7 @@ def judge(
         rows=_rows(own, double),
         first=_first(beyond),
         causes=causes,
-        notes=tuple(_notes(one, many, own, double, is_double=is_double)),
+        notes=tuple(_notes(mesh, one, many, own, double, is_double=is_double)),
     )
 
 
@@ -145,6 +149,7 @@ def _by_kind(differences: Sequence[Difference], step: int) -> dict[str, Differen
 
 
 def _notes(
+    mesh: Mesh,
     one: Reference,
     many: Account,
     own: Sequence[Difference],
@@ -153,6 +158,11 @@ def _notes(
     is_double: bool,
 ) -> list[str]:
     notes = []
+    if not mesh.is_data_parallel and mesh.data_size < mesh.size:
+        notes.append(
+            f"{plural(mesh.size // mesh.data_size, 'rank')} of mesh {mesh} work on the same samples each time: "
+            "of what concerns samples and the loss, ranks are numbered by their shares"
+        )
     drawn = sorted({name for step in many.before for each in step for name in each.replaced})
     if drawn:
         notes.append(
