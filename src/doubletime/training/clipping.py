@@ -12,8 +12,6 @@ from torch.distributed.tensor import DTensor, Partial, Replicate
 
 from doubletime.training import session
 
-_TINY = 1e-6  # torch.nn.utils.clip_grad_norm_ divides by the norm plus this
-
 
 def clip(
     parameters: Iterable[nn.Parameter], norm: float, *, group: dist.ProcessGroup | None = None
@@ -34,7 +32,7 @@ def clip(
     gradients = gradients_of(parameters)
     total = total_norm(gradients, group)
     if math.isfinite(total) and total > norm:
-        multiply(gradients, norm / (total + _TINY))
+        multiply(gradients, norm / total)
     return total
 
 
