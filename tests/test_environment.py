@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from doubletime import environment
-from doubletime.environment import Place, own_cores, place
+from doubletime.environment import Machine, Place, hosts_of, job_hosts, machine, own_cores, place
 from doubletime.errors import UnitError
 
 # Recorded: rank 1 of 2 on one host, the variables that name a rank or a size.
@@ -177,3 +177,26 @@ def test_a_step_with_pmi_tells_local_ranks_in_slurms_words():
     """`srun --mpi=pmi2` sets PMI_RANK and PMI_SIZE, and nothing of MPICH's own launcher."""
     step = {**RECORDED["Slurm"][0], "PMI_RANK": "1", "PMI_SIZE": "2"}
     assert place(step) == RECORDED["Slurm"][1]
+
+
+MACHINES = st.lists(st.builds(Machine, st.sampled_from("ab"), st.sampled_from("xyz")), max_size=8)
+
+
+@given(MACHINES)
+def test_machines_are_told_apart_whatever_they_are_called(machines):
+    names = hosts_of(machines)
+    assert len(set(names)) == len(set(machines))
+    assert len(set(zip(names, machines, strict=True))) == len(set(machines))
+    assert all(
+        name.partition("#")[0] == each.name for name, each in zip(names, machines, strict=True)
+    )
+
+
+def test_a_machine_alone_goes_by_its_name():
+    assert hosts_of([machine(), machine()]) == [os.uname().nodename] * 2
+    assert machine().identity
+
+
+def test_the_hosts_of_a_job_as_its_owner_names_them():
+    assert job_hosts({}) == ()
+    assert job_hosts({"DOUBLETIME_HOSTS": "a,b.c"}) == ("a", "b.c")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -63,6 +63,44 @@ def place(environ: Mapping[str, str] = os.environ) -> Place | None:
                 _number(environ, local_rank), _number(environ, local_world_size),
             )  # fmt: skip
     return None
+
+
+class Machine(NamedTuple):
+    """The host of a process, to be told from all others: hosts may be called alike, as fresh copies are.
+
+    Attributes:
+        name: as it calls itself.
+        identity: of its system since the last boot, and of its network: containers have their own.
+    """
+
+    name: str
+    identity: str
+
+
+def machine() -> Machine:
+    """This process's."""
+    with open("/proc/sys/kernel/random/boot_id") as file:  # noqa: PTH123
+        boot = file.read().strip()
+    return Machine(os.uname().nodename, f"{boot} {os.readlink('/proc/self/ns/net')}")  # noqa: PTH115
+
+
+def hosts_of(machines: Sequence[Machine]) -> list[str]:
+    """Names that tell machines apart: their own, or `node#2` for the second one called so. Pure."""
+    called: dict[str, list[str]] = {}
+    names = []
+    for each in map(Machine._make, machines):
+        alike = called.setdefault(each.name, [])
+        if each.identity not in alike:
+            alike.append(each.identity)
+        number = alike.index(each.identity) + 1
+        names.append(each.name if number == 1 else f"{each.name}#{number}")
+    return names
+
+
+def job_hosts(environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
+    """The hosts of a job across hosts, as its owner names them; none where the launcher does not say."""
+    text = environ.get(HOSTS_VARIABLE)
+    return tuple(text.split(",")) if text else ()
 
 
 def own_cores() -> int:

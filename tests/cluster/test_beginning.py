@@ -17,7 +17,8 @@ _NOWHERE = Sight("folder", "/shared", is_there=False, lacks_folder=True)
 def test_a_script_is_known_by_its_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     script = tmp_path / "train.py"
-    assert look(["train.py"]) == Sight("script train.py", str(tmp_path), is_there=False)
+    seen = look(["train.py"])._replace(machine="")
+    assert seen == Sight("script train.py", str(tmp_path), is_there=False)
     script.write_text("print(1)\n")
     first = look(["train.py", "x"])
     assert first.is_there
@@ -55,6 +56,16 @@ def test_hosts_that_see_the_same_begin() -> None:
     assert trouble({"node1": _SEEN, "node2": _SEEN}, _SEEN) is None
     # A host from which the job is started, and that takes no part, need not see it.
     assert trouble({"node1": _SEEN, "node2": _SEEN}, _NONE) is None
+
+
+def test_a_machine_that_goes_by_two_names_is_named() -> None:
+    seen = {name: _SEEN._replace(machine="m1") for name in ("node1", "10.0.0.1")}
+    seen["node2"] = _SEEN._replace(machine="m2")
+    told = trouble(seen, _SEEN)
+    assert told is not None
+    assert told.startswith("hosts 10.0.0.1, node1 are one machine: ")
+    assert "name it once" in told
+    assert look(["train.py"]).machine == look(["other.py"]).machine != ""
 
 
 @pytest.mark.parametrize(

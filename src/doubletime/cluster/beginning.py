@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from doubletime import environment
+
 FOLDER_VARIABLE = "DOUBLETIME_FOLDER"  # in which ranks on all hosts are to start
 # How long hosts are waited for that have not come, after the last one that has: launchers have
 # limits of their own. Where the job fails anyway, only so that one error names all hosts.
@@ -26,6 +28,7 @@ class Sight(NamedTuple):
         is_there: whether it was found.
         content: of a script, its length in bytes and a checksum; else None.
         lacks_folder: whether this is not the folder in which the job was to start.
+        machine: what no other machine or container is, whatever it is called; empty where not known.
     """
 
     what: str
@@ -33,10 +36,16 @@ class Sight(NamedTuple):
     is_there: bool
     content: tuple[int, int] | None = None
     lacks_folder: bool = False
+    machine: str = ""
 
 
 def look(program: Sequence[str]) -> Sight:
     """Look for `script.py`, `-m module` or `-- executable` from this folder, as the rank will."""
+    processes = os.readlink("/proc/self/ns/pid")  # noqa: PTH115
+    return _look(program)._replace(machine=f"{environment.machine().identity} {processes}")
+
+
+def _look(program: Sequence[str]) -> Sight:
     # Without pathlib: each rank pays for what it loads.
     folder, wanted = os.getcwd(), os.environ.get(FOLDER_VARIABLE)  # noqa: PTH109
     try:
@@ -82,6 +91,15 @@ def trouble(seen: Mapping[str, Sight], own: Sight) -> str | None:
     elsewhere = [host for host, sight in seen.items() if sight.lacks_folder]
     if elsewhere:
         told.append(no_folder(elsewhere, seen[elsewhere[0]].folder))
+    machines: dict[str, list[str]] = {}
+    for host, sight in sorted(seen.items()):
+        machines.setdefault(sight.machine, []).append(host)
+    told += [
+        f"{_hosts(names)} are one machine: ranks on both would take its cores and GPUs twice\n"
+        f"  remedy: name it once, with all its slots: {names[0]}:{len(names)}, say\n"
+        for machine, names in machines.items()
+        if machine and len(names) > 1
+    ]
     lacking = [host for host, sight in seen.items() if not (sight.is_there or sight.lacks_folder)]
     if lacking:
         sight = seen[lacking[0]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from functools import cached_property
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -10,6 +9,7 @@ from weakref import WeakKeyDictionary
 import torch
 import torch.distributed as dist
 
+from doubletime import environment
 from doubletime.collectives.choice import Choice
 from doubletime.collectives.execution import Wire
 from doubletime.collectives.knowledge import Knowledge
@@ -48,9 +48,9 @@ class Party:
         if self.is_mpi:
             lane = self.group._first_lane
             return [lane.job.hosts[rank] for rank in lane.ranks]
-        hosts: list[Any] = [None] * self.world_size
-        dist.all_gather_object(hosts, os.uname().nodename, group=self.group)
-        return hosts
+        machines: list[Any] = [None] * self.world_size
+        dist.all_gather_object(machines, environment.machine(), group=self.group)
+        return environment.hosts_of(machines)
 
     @cached_property
     def topology(self) -> Topology:

@@ -45,13 +45,15 @@ class Job:
         self.mpi = mpi
         self.rank: int = everyone.Get_rank()
         self.world_size: int = everyone.Get_size()
-        self.host = os.uname().nodename
         failure.enter()
         self.world = _duplicate(mpi, everyone, timeout_s)
         self._farewell = self.world.Dup()
+        mine = environment.machine(), os.sched_getaffinity(0)
+        machines, affinities = zip(*self.world.allgather(mine), strict=True)
+        self.hosts = environment.hosts_of(machines)
+        self.host = self.hosts[self.rank]
         self.watchdog = Watchdog(mpi, self.world.Dup(), self.host)
-        everywhere = self.world.allgather((self.host, os.sched_getaffinity(0)))
-        self.hosts = [host for host, _ in everywhere]
+        everywhere = zip(self.hosts, affinities, strict=True)
         here = [cores for host, cores in everywhere if host == self.host]
         self.ranks_on_host = len(here)
         cores_of_host = min(len(set().union(*here)), environment.allowed_cores())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import TCPStore
 
+from doubletime import environment
 from doubletime.cluster import network
 from doubletime.collectives import functions
 from doubletime.mpi import ending, library
@@ -120,12 +120,12 @@ def join(rivals: Sequence[str] = RIVALS) -> Iterator[Job]:
 
 def _store(comm: Any) -> TCPStore:
     """The store through which gloo's ranks find each other, held by rank 0."""
-    hosts = comm.allgather(os.uname().nodename)
+    hosts = environment.hosts_of(comm.allgather(environment.machine()))
     store, at = None, None
     if comm.rank == 0:
         store = TCPStore("0.0.0.0", 0, comm.size, is_master=True, wait_for_workers=False)
         # By address: its name may lead elsewhere on other hosts, or nowhere.
-        interface = network.interface_to(hosts)
+        interface = network.interface_to(environment.job_hosts() or hosts)
         at = interface.address if interface else hosts[0], store.port
     address, port = comm.bcast(at)
     if store is not None:

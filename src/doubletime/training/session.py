@@ -173,10 +173,11 @@ def _store_through_mpi(place: environment.Place) -> dist.TCPStore:
     store = None
     if is_root:
         store = dist.TCPStore("0.0.0.0", 0, place.world_size, True, wait_for_workers=False)
-    hosts = comm.allgather(socket.gethostname())
-    _tell_interface(place, hosts)
-    # By address: its name may lead elsewhere on other hosts, or nowhere.
-    interface = network.interface_to(hosts) if is_root else None
+    hosts = environment.hosts_of(comm.allgather(environment.machine()))
+    # By the names that the launcher knows: their own may lead elsewhere, or be the same on all.
+    known = environment.job_hosts() or hosts
+    _tell_interface(place, known)
+    interface = network.interface_to(known) if is_root else None
     address = interface.address if interface else hosts[0]
     host, port = comm.bcast((address, store.port) if store else None, root=0)
     library.finalize()
@@ -216,8 +217,8 @@ def _session_here(
     if backend is None:
         return Session(0, 1, 0, 1, 1, device, None, _set_threads(1), launcher)
     rank, world_size = dist.get_rank(), dist.get_world_size()
-    mine = (socket.gethostname(), sorted(os.sched_getaffinity(0)))
-    everyone: list[tuple[str, list[int]]] = [mine] * world_size
+    mine = (environment.machine(), sorted(os.sched_getaffinity(0)))
+    everyone: list[tuple[environment.Machine, list[int]]] = [mine] * world_size
     dist.all_gather_object(everyone, mine)
     neighbours = [other for other, (host, _) in enumerate(everyone) if host == mine[0]]
     sharers = sum(1 for host, cores in everyone if host == mine[0] and set(cores) & set(mine[1]))

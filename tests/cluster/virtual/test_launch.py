@@ -209,6 +209,27 @@ def test_without_mpi_over_ssh_alone(cluster: VirtualCluster) -> None:
     assert [(row["sum"], row["backend"], row["hosts"]) for row in rows] == [(2, "gloo", 2)] * 2
 
 
+def test_hosts_that_are_called_alike_are_two_and_one_of_two_names_is_one(
+    cluster: VirtualCluster,
+) -> None:
+    script = str(_write(cluster, _INIT))
+    hosts = ("node1", "node2")
+    for host in hosts:
+        faults.run(cluster, host, "hostname", "copied")
+    try:
+        rows = _rows(_run(cluster, None, "node1", ["--hosts", "node1:2,node2", script]))
+        address = cluster.host("node1").address
+        again = _run(cluster, None, "node1", ["--hosts", f"node1,{address}", script])
+    finally:
+        for host in hosts:
+            faults.run(cluster, host, "hostname", host)
+    assert {row["host"] for row in rows} == {"copied"}
+    assert [row["local"] for row in rows] == [[0, 2], [1, 2], [0, 1]]
+    assert [(row["sum"], row["hosts"]) for row in rows] == [(3, 2)] * 3
+    assert again.exit_code == 1
+    assert f"hosts {address}, node1 are one machine: " in again.stderr, again.show()
+
+
 def test_init_meets_where_own_names_lead_nowhere(cluster: VirtualCluster, tmp_path: Path) -> None:
     """Started as by torchrun; gloo by itself would take 127.0.1.1, which each host calls itself."""
     known = _lines(cluster.folder / "hosts")
