@@ -27,6 +27,8 @@ BANNERS = {
     + b"prterun noticed that process rank 1 with PID 5327 on node vm exited on\n"
     + b"signal 9 (Killed).\n"
     + DASHES,
+    "Open MPI, told twice to end": b"Abort is in progress...hit ctrl-c again within 5 seconds to "
+    b"forcibly terminate\n\n",
 }
 NO_BANNER = b"[mpiexec@vm] Sending Ctrl-C to processes as requested\n"
 

@@ -30,10 +30,11 @@ _SINGLE = re.compile(
     # ssh, of a login that ends with the job.
     rb"|Connection to \S+ closed by remote host\.\s*|client_loop: send disconnect: .*"
 )
+_WITH_EMPTY_LINE = b"Abort is in progress"
 _SINGLE_BEGINNINGS = (
     b"[mpiexec@",
     b"[proxy:",
-    b"Abort is in progress",
+    _WITH_EMPTY_LINE,
     b"prterun: F",
     b"mpirun: F",
     b"Connection to ",
@@ -70,6 +71,7 @@ class BannerFilter:
         self._is_at_line_start = True
         self._inside: bytes | None = None  # b"=" or b"-": within such a banner
         self._is_after_hydra = False
+        self._is_before_empty_line = False  # of the launcher's
 
     @property
     def is_holding(self) -> bool:
@@ -84,6 +86,7 @@ class BannerFilter:
         if (
             self._inside is None
             and not self._is_after_hydra
+            and not self._is_before_empty_line
             and not _MAY_BEGIN.search(data)
             and not (last and self._may_become_banner(last))
         ):
@@ -128,6 +131,10 @@ class BannerFilter:
 
     def _is_launchers(self, line: bytes, following: bytes) -> bool | None:
         """Whether a whole line is the launcher's; None where the next line must tell."""
+        if self._is_before_empty_line:
+            self._is_before_empty_line = False
+            if not line.strip():
+                return True
         is_rule = _RULE.fullmatch(line) is not None
         if self._inside == b"=":
             if _HYDRA_BODY.match(line):
@@ -140,6 +147,7 @@ class BannerFilter:
                 self._inside = None
             return True
         if (self._is_after_hydra and _HYDRA_AFTER.match(line)) or _SINGLE.match(line):
+            self._is_before_empty_line = line.startswith(_WITH_EMPTY_LINE)
             return True
         if not is_rule:
             return False
