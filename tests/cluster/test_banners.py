@@ -27,9 +27,8 @@ BANNERS = {
     + b"prterun noticed that process rank 1 with PID 5327 on node vm exited on\n"
     + b"signal 9 (Killed).\n"
     + DASHES,
-    "Open MPI, told twice to end": b"Abort is in progress...hit ctrl-c again within 5 seconds to "
-    b"forcibly terminate\n\n",
 }
+TOLD_TWICE = b"Abort is in progress...hit ctrl-c again within 5 seconds to forcibly terminate\n\n"
 NO_BANNER = b"[mpiexec@vm] Sending Ctrl-C to processes as requested\n"
 
 # Texts that come near to banners: rules, words, unfinished lines, progress bars.
@@ -58,14 +57,14 @@ def test_nothing_of_the_ranks_is_lost_or_changed(text, cuts):
 
 @given(
     before=TEXTS, after=TEXTS.filter(lambda t: not t.startswith(b"Please")), cuts=CUTS,
-    banner=st.sampled_from(sorted(BANNERS)),
+    banner=st.sampled_from([*BANNERS.values(), TOLD_TWICE]),
 )  # fmt: skip
 def test_a_banner_is_taken_out_wherever_the_stream_is_cut(before, after, cuts, banner):
     if before and not before.endswith(b"\n"):
         before += b"\n"
     after = after.replace(b"Please\n", b"")
-    out, said = filtered(before + BANNERS[banner] + after, cuts)
-    assert (out, said) == (before + after, BANNERS[banner])
+    out, said = filtered(before + banner + after, cuts)
+    assert (out, said) == (before + after, banner)
 
 
 @pytest.mark.parametrize("text", [b"40 %|####   |", b"prompt> ", b"\r 3/9", b"a=" * 50])
