@@ -28,7 +28,7 @@ def check_alike(model: nn.Module, when: str, group: dist.ProcessGroup | None = N
     if not dist.is_initialized() or dist.get_world_size(group) == 1:
         return
     named = list(model.named_parameters())
-    mine = torch.stack([_fingerprint(parameter) for _, parameter in named])
+    mine = torch.stack([fingerprint(parameter) for _, parameter in named])
     everyone = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
     dist.all_gather(everyone, mine, group=group)
     found = differences([name for name, _ in named], everyone)
@@ -62,8 +62,8 @@ def differences(names: list[str], fingerprints: list[Tensor]) -> dict[str, list[
 
 
 @torch.no_grad()
-def _fingerprint(parameter: Tensor) -> Tensor:
-    """Two sums over the bits, int64 (2,): plain, and weighted by the place."""
+def fingerprint(parameter: Tensor) -> Tensor:
+    """Two sums over a parameter's bits, int64 (2,): plain, and weighted by the place; of what is here."""
     local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
     bits = torch.view_as_real(local) if local.is_complex() else local.detach()
     bits = bits.contiguous().view(_BITS[bits.element_size()]).flatten()
