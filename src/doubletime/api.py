@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, cast
 
 from doubletime import failure
 from doubletime.cluster.restart import RESTART_VARIABLE
@@ -23,14 +23,22 @@ from doubletime.training.loop import Event, Notice, Recipe, RunDone
 from doubletime.training.mesh import Mesh
 from doubletime.training.parallelize import sum_over_ranks
 from doubletime.training.preemption import EXIT_CODE, Preempted
+from doubletime.training.reproducible import check as check_reproducible
+from doubletime.training.sending import Sending, SendingOptions
 from doubletime.training.session import Session
 from doubletime.training.switches import Switches, SwitchOptions
 from doubletime.training.task import Task, load_task
 
 if TYPE_CHECKING:
+    from typing import Unpack  # of Python 3.11 on
+
     import torch
 
     from doubletime.training.verify.verdict import Verdict
+
+
+class RunOptions(SwitchOptions, SendingOptions, total=False):
+    """What a run may add to its task."""
 
 
 def init(backend: str | None = None, device: str | torch.device | None = None) -> Session:
@@ -73,7 +81,7 @@ def train(
     checkpoint_every: int | None = None,
     keep: int = 3,
     resume: str | Path | None = None,
-    **switches: Unpack[SwitchOptions],
+    **options: Unpack[RunOptions],
 ) -> RunDone:
     """Train a task on all ranks of this job; the same as `doubletime train`.
 
@@ -97,8 +105,9 @@ def train(
         resume: "auto" to go on from the newest whole checkpoint of this run's folder (without a name,
             of the task's last run), "never", or the path of a checkpoint or run; by default "auto" in a
             job that `doubletime run --max-restarts` has started again, else "never".
-        switches: what the run adds to its task, such as `accumulate=4` or `precision="bf16"`: the
-            attributes of `doubletime.training.switches.Switches` say which there are.
+        options: what the run adds to its task, such as `accumulate=4` or `precision="bf16"`: the
+            attributes of `doubletime.training.switches.Switches` say which there are; and what ranks
+            send, such as `compress="powersgd:2"`: those of `doubletime.training.sending.Sending`.
 
     Returns:
         The last epoch's loss and metrics, and figures over all epochs.
@@ -114,6 +123,7 @@ def train(
     chosen = find_task(task)
     joined = session.init(backend)
     chosen, notice = _prepare(chosen, joined)
+    switches, sending = _sorted(options)
     recipe = Recipe.of(
         chosen,
         epochs=epochs,
@@ -121,7 +131,8 @@ def train(
         seed=seed,
         limit=limit,
         mesh=None if mesh is None else Mesh.of(mesh, joined.world_size),
-        switches=Switches.of(switches),
+        switches=switches,
+        sending=sending,
     )
     place, keeping = _keeping(
         Path(runs), name, chosen.name, checkpoint_every, keep, _how_to_begin(resume)
@@ -149,6 +160,17 @@ def train(
                 failure.write(failure.now(joined.rank, EXIT_CODE, f"{told}\n"))
             session.leave()
             raise SystemExit(EXIT_CODE) from ended
+
+
+def _sorted(options: RunOptions) -> tuple[Switches, Sending]:
+    """What the options ask for; what is no option is refused as no switch."""
+    names = SendingOptions.__annotations__
+    switches = {name: value for name, value in options.items() if name not in names}
+    sending = {name: value for name, value in options.items() if name in names}
+    return (
+        Switches.of(cast("SwitchOptions", switches)),
+        Sending.of(cast("SendingOptions", sending)),
+    )
 
 
 def _how_to_begin(resume: str | Path | None) -> str:
@@ -190,6 +212,7 @@ def verify(
     mesh: Mesh | str | None = None,
     backend: str | None = None,
     tolerance: float | None = None,
+    reproducible: bool = False,
 ) -> Verdict | None:
     """One of the two jobs of `doubletime verify`: a job of 1 rank records, one of more compares.
 
@@ -204,6 +227,7 @@ def verify(
         backend: as in `init`.
         tolerance: up to which relative difference in the task's own precision is equal; None for what
             rounding explains, in float64.
+        reproducible: train reproducibly, and call nothing but the same bits equal.
 
     Returns:
         What was found, on rank 0 of the job that compares; else None.
@@ -214,12 +238,21 @@ def verify(
         MeshError: if the ranks do not form the mesh, or the task cannot take it.
         TrainingError: if the training may not go on, such as at a loss that is not finite.
     """
-    from doubletime.training.verify import sides
+    from doubletime.training.verify import bits, sides
 
     chosen = find_task(task)
     joined = session.init(backend)
     chosen, _ = _prepare(chosen, joined)
     formed = Mesh.of(mesh, ranks)
+    if reproducible:
+        check_reproducible(formed, Switches(reproducible=True))
+        recipe = Recipe.of(
+            chosen, global_batch=global_batch, seed=seed, switches=Switches(reproducible=True)
+        )
+        if joined.world_size == 1:
+            bits.record(chosen, recipe, steps, records)
+            return None
+        return bits.against(chosen, recipe, steps, records)
     if joined.world_size == 1:
         recipe = Recipe.of(chosen, global_batch=global_batch, seed=seed)
         sides.record(chosen, recipe, steps, formed.data_size, records)

@@ -97,6 +97,14 @@ CheckEveryOption = Annotated[
         rich_help_panel=_PANEL,
     ),
 ]
+ReproducibleOption = Annotated[
+    bool,
+    typer.Option(
+        "--reproducible",
+        help="The same bits on 1, 2, 4 or 8 ranks, and after any restart; slower.",
+        rich_help_panel=_PANEL,
+    ),
+]
 
 
 def words(options: SwitchOptions) -> list[str]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from doubletime import environment
-from doubletime.cli import local_ranks, switches, tasks
+from doubletime.cli import local_ranks, sending, switches, tasks
 from doubletime.cli.tasks import MeshOption
 from doubletime.cli.where import (
     HostfileOption,
@@ -28,6 +28,7 @@ _GRACE_S = 30  # what a checkpoint may take after SIGTERM: as long as Slurm and 
 
 if TYPE_CHECKING:
     from doubletime.cluster.placement import Placement
+    from doubletime.training.sending import SendingOptions
     from doubletime.training.switches import SwitchOptions
 
 
@@ -91,6 +92,14 @@ def train(
     on_nan: switches.OnNanOption = "stop",
     sync_batchnorm: switches.SyncBatchnormOption = False,
     check_every: switches.CheckEveryOption = 0,
+    reproducible: switches.ReproducibleOption = False,
+    compress: sending.CompressOption = None,
+    algorithm: sending.AlgorithmOption = None,
+    local_steps: sending.LocalStepsOption = None,
+    local_after: sending.LocalAfterOption = None,
+    outer: sending.OuterOption = None,
+    outer_lr: sending.OuterLrOption = None,
+    outer_momentum: sending.OuterMomentumOption = None,
 ) -> None:
     """Train a task by synchronous SGD, on 1 rank or many.
 
@@ -109,6 +118,16 @@ def train(
         "on_nan": on_nan,
         "sync_batchnorm": sync_batchnorm,
         "check_every": check_every,
+        "reproducible": reproducible,
+    }
+    sent: SendingOptions = {
+        "compress": compress,
+        "algorithm": algorithm,
+        "local_steps": local_steps,
+        "local_after": local_after,
+        "outer": outer,
+        "outer_lr": outer_lr,
+        "outer_momentum": outer_momentum,
     }
 
     def train_here() -> None:
@@ -130,6 +149,7 @@ def train(
             keep=keep,
             resume=resume,
             **turned,
+            **sent,
         )
         session.leave()
 
@@ -159,7 +179,7 @@ def train(
             "--keep": keep,
         }
     )
-    options += switches.words(turned)
+    options += switches.words(turned) + sending.words(sent)
     job = _Job(task, options, backend, asked)
     if compare:
         stamp = time.strftime("%Y%m%d-%H%M%S")

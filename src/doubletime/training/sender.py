@@ -48,8 +48,8 @@ class Sender:
         copies = isinstance(model, DistributedDataParallel)
         if sending.given() and not copies and self._world_size > 1:
             raise TrainingError(
-                f"{', '.join(sending.given())}: for ranks that hold copies of the whole model",
-                "leave it out, or --mesh dp=N",
+                f"{', '.join(sending.given())}: only where ranks hold copies of the whole model",
+                "leave it out, or divide data only, as by default",
             )
         algorithm = sending.algorithm or NATIVE
         self._exchange: Exchange | None = None
