@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -27,10 +28,15 @@ def test_the_job_ends_well(mpi: str, ranks: int) -> None:
     expect_ended_well(SCRIPT, mpi, ranks)
 
 
-def test_the_hook_serves_gloo_too(tmp_path: Path) -> None:
-    args = [str(tmp_path), "gloo", "hooks.reduction_algorithms"]
+def test_hooks_and_pipelines_serve_gloo_too(tmp_path: Path) -> None:
+    words = ["hooks.reduction_algorithms", "stages."]
+    args = [str(tmp_path), "gloo", *words]
     run_ranks(
         ROOT / "tests" / SCRIPT, 3, env={"PYTHONPATH": str(ROOT / "tests")}, args=args, timeout=90
     ).check()
+    names = {name for name in ENGINES if any(word in name for word in words)}
     for rank in range(3):
-        assert '"state": "passed"' in (tmp_path / f"rank-{rank}.jsonl").read_text()
+        lines = (tmp_path / f"rank-{rank}.jsonl").read_text().splitlines()
+        ended = [line for line in map(json.loads, lines) if line["state"] != "started"]
+        assert {line["name"] for line in ended} == names
+        assert [line["text"] for line in ended if line["state"] != "passed"] == []

@@ -42,7 +42,6 @@ class Cutter:
         self.position |= dict.fromkeys(self.inputs, -1)
         self._names = _names_by_tensor(graph)
         self._uses = self._uses_of_tensors()
-        self._refuse_unused()
         self._crossing: dict[int, list[fx.Node] | None] = {}
         held = [self.costs[node.name] for node in self.nodes]
         self._times_s = _summed(cost.time_s for cost in held)
@@ -189,18 +188,6 @@ class Cutter:
                 if id(tensor) in self._names:
                     uses.setdefault(id(tensor), []).extend(positions)
         return uses
-
-    def _refuse_unused(self) -> None:
-        unused = [
-            name
-            for tensor, (name, is_trained) in self._names.items()
-            if is_trained and tensor not in self._uses
-        ]
-        if unused:
-            raise PipelineError(
-                f"parameters that the model does not use belong to no stage: {', '.join(unused[:5])}",
-                "remove them, or set requires_grad to False",
-            )
 
     def _refuse(self, stages: int, places: Sequence[int]) -> None:
         layers = len(_most(places, self._has_parameters))

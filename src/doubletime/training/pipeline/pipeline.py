@@ -109,6 +109,7 @@ class Pipeline:
         specimen, *_ = splitting.split(example, [first, samples - first])
         with calling.drawing(seed, self.device):
             self._call = calling.record(loss, specimen)
+        self._has_batch_norm = any(isinstance(module, _BatchNorm) for module in model.modules())
         cutter = self._cutter(trace(model.to(self.device), self._call))
         cuts = cutter.cut(self.stages)
         modules = [cutter.stage(cuts, number) for number in range(self.stages)]
@@ -122,11 +123,11 @@ class Pipeline:
     @property
     def notices(self) -> tuple[str, ...]:
         """What people must know before they compare its results with those of one process."""
-        if not any(isinstance(module, _BatchNorm) for module in self.module.modules()):
+        if not self._has_batch_norm or self.micro_batches == 1:
             return ()
         return (
-            "BatchNorm takes mean and variance over a microbatch, not over the batch: results differ "
-            "from one process; take GroupNorm or LayerNorm, or microbatches=1",
+            "BatchNorm takes mean and variance over a microbatch, not over the batch: results differ from "
+            "one process; take GroupNorm or LayerNorm, or one microbatch",
         )
 
     @property

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.pipelining import PipelineStage
 
 
@@ -86,7 +87,13 @@ class Runner(nn.Module):
 
 def contiguous(tensors: Any) -> tuple[Tensor, ...]:
     """As they must be to be sent."""
-    return tuple(tensor.contiguous() for tensor in tensors)
+    return tuple(_sendable(tensor) for tensor in tensors)
+
+
+def _sendable(tensor: Tensor) -> Tensor:
+    if isinstance(tensor, AsyncCollectiveTensor):  # of tensor parallelism: has no memory of its own
+        return tensor.clone(memory_format=torch.contiguous_format)
+    return tensor.contiguous()
 
 
 class TimedStage(PipelineStage):
@@ -107,7 +114,7 @@ class TimedStage(PipelineStage):
             super().backward_one_chunk(bwd_chunk_id, *args, **kwargs)
             gradients = self.bwd_cache.get(bwd_chunk_id, ())
             self.bwd_cache[bwd_chunk_id] = tuple(
-                None if gradient is None else gradient.contiguous() for gradient in gradients
+                None if gradient is None else _sendable(gradient) for gradient in gradients
             )
 
     def backward_weight_one_chunk(self, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
 from doubletime.errors import PipelineError
@@ -58,8 +59,13 @@ def trace(model: nn.Module, call: Call) -> fx.GraphModule:
     What cannot be followed (a loop that depends on data, say) is kept whole, as small as can be.
 
     Raises:
-        PipelineError: if the model's own `forward` cannot be followed.
+        PipelineError: if the model's own `forward` cannot be followed, or leaves parameters unused.
     """
+    with torch.random.fork_rng():
+        return _trace(model, call)
+
+
+def _trace(model: nn.Module, call: Call) -> fx.GraphModule:
     whole: set[str] = set()
     modes = {module: module.training for module in model.modules()}
     try:
@@ -68,7 +74,7 @@ def trace(model: nn.Module, call: Call) -> fx.GraphModule:
                 graphs = []
                 for mode in (False, True):
                     model.train(mode)
-                    graphs.append(_Tracer(whole).trace(_Called(model, call)))
+                    graphs.append(_Tracer(whole, call).trace(_Called(model, call)))
             except _Opaque as opaque:
                 whole.add(opaque.path)
                 continue
@@ -113,9 +119,17 @@ class _Tracer(fx.Tracer):
 
     trace_asserts = True
 
-    def __init__(self, whole: set[str]) -> None:
+    def __init__(self, whole: set[str], call: Call) -> None:
         super().__init__()
         self.whole = whole
+        # Some sizes of batches: what depends on the number of samples must not be decided here.
+        self.examples = [_Example(call, more) for more in (0, 1)]
+
+    def to_bool(self, obj: fx.Proxy) -> bool:
+        """Decide what depends on shapes and types alone, as `if x.dim() != 3` does."""
+        answers = {example.decide(obj.node) for example in self.examples}
+        (answer,) = answers if len(answers) == 1 else (None,)
+        return super().to_bool(obj) if answer is None else answer
 
     def trace(self, root: Any, concrete_args: dict[str, Any] | None = None) -> fx.Graph:
         with _factories_traced(self):
@@ -150,6 +164,46 @@ class _Tracer(fx.Tracer):
                     "into a layer of its own",
                 ) from error
             raise _Opaque(path) from error
+
+
+class _Example:
+    """Values of a graph's nodes as far as shapes and types tell them, for one size of batch."""
+
+    def __init__(self, call: Call, more: int) -> None:
+        self._mode = FakeTensorMode(allow_non_fake_inputs=True)
+        with self._mode:
+            self._tensors = tuple(
+                torch.empty(
+                    (len(tensor) + more, *tensor.shape[1:]) if tensor.dim() else (),
+                    dtype=tensor.dtype,
+                    device=tensor.device,
+                )
+                for tensor in call.tensors
+            )
+        self._known: dict[fx.Node, Any] = {}
+
+    def decide(self, node: fx.Node) -> bool | None:
+        """Whether the node's value is true; None if that depends on what tensors hold, or on layers."""
+        try:
+            with self._mode, torch.no_grad():
+                return bool(self._value(node))
+        except Exception:  # whatever is raised for tensors without content
+            return None
+
+    def _value(self, node: fx.Node) -> Any:
+        if node not in self._known:
+            self._known[node] = self._compute(node)
+        return self._known[node]
+
+    def _compute(self, node: fx.Node) -> Any:
+        if node.op == "placeholder":
+            return self._tensors
+        if node.op not in ("call_function", "call_method"):
+            raise ValueError("layers cannot be run while calls of them are being followed")
+        args, kwargs = fx.map_arg((node.args, node.kwargs), self._value)
+        if callable(node.target):
+            return node.target(*args, **kwargs)
+        return getattr(args[0], node.target)(*args[1:], **kwargs)
 
 
 def _encode(
@@ -227,7 +281,23 @@ def _with_placeholders(model: nn.Module, graph: fx.Graph, call: Call) -> fx.Grap
     for node in graph.nodes:
         if node.op in ("call_module", "get_attr"):
             node.target = node.target.removeprefix(f"{_MODEL}.")
-    return fx.GraphModule(model, graph)
+    followed = fx.GraphModule(model, graph)
+    _refuse_unused(model, followed)
+    return followed
+
+
+def _refuse_unused(model: nn.Module, followed: fx.GraphModule) -> None:
+    used = set(followed.parameters())
+    unused = [
+        name
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad and parameter not in used
+    ]
+    if unused:
+        raise PipelineError(
+            f"parameters that the model does not use belong to no stage: {', '.join(unused[:5])}",
+            "remove them, or set requires_grad to False",
+        )
 
 
 def _first_line(error: Exception) -> str:
