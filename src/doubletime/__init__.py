@@ -10,12 +10,16 @@ __version__ = "0.1.0"
 
 __all__ = [
     "DoubletimeError",
+    "Lamb",
+    "Lars",
+    "SyncBatchNorm",
     "Task",
     "__version__",
     "all_gather",
     "all_reduce",
     "average",
     "broadcast",
+    "clip",
     "comm_hook",
     "init",
     "loader",
@@ -39,18 +43,26 @@ if TYPE_CHECKING:
     from doubletime.errors import DoubletimeError as DoubletimeError
     from doubletime.training.checkpoint.own_loop import resume as resume
     from doubletime.training.checkpoint.own_loop import save as save
+    from doubletime.training.clipping import clip as clip
     from doubletime.training.data import loader as loader
+    from doubletime.training.layerwise import Lamb as Lamb
+    from doubletime.training.layerwise import Lars as Lars
     from doubletime.training.parallelize import average as average
     from doubletime.training.parallelize import parallelize as parallelize
+    from doubletime.training.sync_batchnorm import SyncBatchNorm as SyncBatchNorm
     from doubletime.training.task import Task as Task
 else:
     _HOME = {
         "DoubletimeError": "errors",
+        "Lamb": "training.layerwise",
+        "Lars": "training.layerwise",
+        "SyncBatchNorm": "training.sync_batchnorm",
         "Task": "training.task",
         "all_gather": "collectives.functions",
         "all_reduce": "collectives.functions",
         "average": "training.parallelize",
         "broadcast": "collectives.functions",
+        "clip": "training.clipping",
         "comm_hook": "collectives.hook",
         "init": "api",
         "loader": "training.data",

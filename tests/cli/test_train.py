@@ -67,7 +67,7 @@ def test_a_loss_that_is_not_finite_ends_the_job_and_is_told_once(tmp_path):
     done = run_command([*TRAIN, "failing.py", "-n", "2"], cwd=tmp_path)
     assert done.exit_code == 1
     assert done.stderr.count("the loss is nan at step 1 of epoch 1, on rank") == 1
-    assert "remedy: lower the learning rate" in done.stderr
+    assert "remedy: mend the data, or --on-nan skip" in done.stderr
     assert done.stderr.startswith("doubletime: rank ")
     assert "Traceback" not in done.stderr
 
@@ -82,6 +82,10 @@ def test_a_loss_that_is_not_finite_ends_the_job_and_is_told_once(tmp_path):
             "--compare needs more than 1 rank to compare with\n  remedy: add -n 2",
         ),
         (["digits", "--epochs", "0"], "epochs is 0\n  remedy: give epochs 1 or more"),
+        (
+            ["digits", "-n", "2", "--precision", "fp8"],
+            "precision is 'fp8'\n  remedy: one of fp32, bf16, fp16",
+        ),
     ],
 )
 def test_what_cannot_be_trained_is_refused_in_two_lines(tmp_path, arguments, what):

@@ -28,8 +28,8 @@ def batch_normalization(evidence: Evidence) -> Cause | None:
         f"{listed(list(shares.normalizations))} takes the mean and variance of one rank's share, not of the "
         "global batch; without that, the mean of the shares' gradients is the whole batch's to "
         f"{shares.normalizations_fixed:.0e}",
-        "GroupNorm or LayerNorm, which look at one sample at a time; on GPUs also "
-        "torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)",
+        "return dt.SyncBatchNorm.convert(model) from model(), or train with --sync-batchnorm; GroupNorm and "
+        "LayerNorm look at one sample at a time",
     )
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from doubletime.training.sync_batchnorm import SyncBatchNorm
 from doubletime.training.verify.distance import distances, number_distance
 from doubletime.training.verify.draws import Draws
 from doubletime.training.verify.records import Shares
@@ -70,6 +71,9 @@ def find_shares(
         )
 
     model.train()
+    for module in model.modules():
+        if isinstance(module, SyncBatchNorm | nn.SyncBatchNorm):
+            module.eval()  # alone it would see a share; in step it sees the batch
     loss_of_all, losses, training, summed = compare()
     for module in normalizations.values():
         module.eval()
@@ -94,7 +98,9 @@ def find_shares(
 
 def uses_batch_moments(module: nn.Module) -> bool:
     """Whether it normalizes by the mean and variance of the batch that one rank has."""
-    return isinstance(module, _BatchNorm) and not isinstance(module, nn.SyncBatchNorm)
+    return isinstance(module, _BatchNorm) and not isinstance(
+        module, SyncBatchNorm | nn.SyncBatchNorm
+    )
 
 
 def _combine(
