@@ -16,6 +16,7 @@ from checks.job import main
 from doubletime.training.compression import spec
 from doubletime.training.compression.exchange import Exchange
 from multiprocess.reference import MANY_BUCKETS_MB, STEPS, batch, loss_of, model, train_alone
+from training.compression import sending_checks
 
 EVERY = ("fp16", "bf16", "int8", "powersgd:1", "powersgd:3", "topk:0.1", "topk:1")
 
@@ -265,6 +266,7 @@ CHECKS = (
     bytes_are_counted,
     a_gradient_that_is_no_number_stays_one,
     an_error_in_the_thread_ends_backward,
+    *sending_checks.CHECKS,
 )
 NAMES = [check.__name__ for check in CHECKS]
 
