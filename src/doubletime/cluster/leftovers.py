@@ -1,4 +1,4 @@
-"""The files in /dev/shm that a job leaves behind when its ranks are killed: find them, and remove them."""
+"""The files that a job leaves behind when its processes are killed: find them, and remove them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 _SHM = Path("/dev/shm")
+_TMP = Path("/tmp")  # hydra asks no TMPDIR
+_PROXY = "hydra_pmi_proxy"
 _MAPPED_WITHIN_S = 1.0  # who makes a file maps it at once
 
 
@@ -68,6 +70,44 @@ def remove_shared_memory(prefixes: Sequence[str], since_s: float) -> None:
                 if (_SHM / name).stat().st_ctime >= since_s:
                     left[name] = inode
     _remove_unused(left)
+
+
+def remove_topologies(since_s: float, folder: Path = _TMP, proxy: str = _PROXY) -> None:
+    """Remove this user's files in which proxies of MPICH told their ranks of the host's cores, and that are dead.
+
+    A proxy removes its file at its own end, unless it is killed. Which is whose nothing tells: what is
+    older than all proxies that live is nobody's.
+
+    Args:
+        since_s: that they are no older than, in seconds since the epoch.
+        folder: where they are.
+        proxy: what such a process is called.
+    """
+    left = {}
+    for file in folder.glob("hydra_hwloc_xmlfile_*"):
+        with contextlib.suppress(FileNotFoundError):
+            status = file.stat()
+            if status.st_uid == os.geteuid() and status.st_ctime >= since_s:
+                left[file] = status.st_ctime
+    if not left:
+        return
+    oldest_s = _oldest_s(proxy)
+    for file, made_s in left.items():
+        if made_s < oldest_s:
+            with contextlib.suppress(FileNotFoundError):
+                file.unlink()
+
+
+def _oldest_s(name: str) -> float:
+    """When this user's oldest process of a name began, in seconds since the epoch; infinite where there is none."""
+    import psutil
+
+    began = [float("inf")]
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.name() == name and process.uids().effective == os.geteuid():
+                began.append(process.create_time())
+    return min(began)
 
 
 def _remove_unused(files: dict[str, int]) -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from doubletime.cluster import banners, channel, launch
 from doubletime.cluster.control import Control
 from doubletime.cluster.implementations import Implementation
-from doubletime.cluster.leftovers import SharedMemoryFiles
+from doubletime.cluster.leftovers import SharedMemoryFiles, remove_topologies
 from doubletime.cluster.orphans import has_children
 from doubletime.cluster.signals import Received
 from doubletime.errors import LaunchError
@@ -81,6 +81,7 @@ class Running:
         self._shm = SharedMemoryFiles(implementation.dialect.shm_prefixes)
         self.died_s: float | None = None
         self.unwritten: str | None = None
+        self._began_s = time.time()
         self._steps: list[tuple[float, Callable[[], None]]] = []
         stdout, stderr = os.pipe(), os.pipe()
         self._streams = {stdout[0]: _Stream(to=1), stderr[0]: _Stream(to=2)}
@@ -169,6 +170,8 @@ class Running:
             self._write(stream.to, stream.filter.flush())
         self._close()
         self._shm.remove()
+        if self._process.returncode:
+            remove_topologies(self._began_s)
         session = self._implementation.dialect.session_folder
         if session is not None:
             import tempfile

@@ -267,6 +267,9 @@ class _Watch:
                 os.close(stream)
         if self._proxies is not None:
             self._proxies.end()
+            from doubletime.cluster.leftovers import remove_topologies
+
+            remove_topologies(self._job_began_s)
             if self._contact is not None and self._contact.is_lost:
                 self._proxies.end_login()
 

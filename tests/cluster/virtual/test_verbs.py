@@ -92,16 +92,20 @@ def test_what_is_measured_of_a_cluster_is_used_for_it_alone(
         cluster.reveal("node2", profile.parents[1])
 
 
-def test_a_task_is_trained_on_two_hosts(cluster: VirtualCluster, tmp_path: Path) -> None:
+def test_a_task_is_trained_on_two_hosts_and_compared_with_one(
+    cluster: VirtualCluster, tmp_path: Path
+) -> None:
     quick = ["train", "digits", "--epochs", "1", "--limit", "120", "--runs", str(tmp_path)]
     (tmp_path / "hosts").write_text("node2 slots=1\nnode1:1\n")
     hostfile = ["--hostfile", str(tmp_path / "hosts")]
-    done = _doubletime(cluster, [*quick, "--name", "two", *hostfile], timeout=110)
+    done = _doubletime(cluster, [*quick, "--name", "it", *hostfile, "--compare"], timeout=110)
     assert "2 ranks on 2 hosts" in done.stdout
-    folder = tmp_path / "two"
-    assert json.loads((folder / "config.json").read_text())["host"] == "node2"
-    lines = (folder / "metrics.jsonl").read_text().splitlines()
-    assert json.loads(lines[-1])["world_size"] == 2
+    assert "speed" in done.stdout
+    for ranks in (1, 2):
+        folder = tmp_path / f"it-n{ranks}"
+        assert json.loads((folder / "config.json").read_text())["host"] == "node2"
+        lines = (folder / "metrics.jsonl").read_text().splitlines()
+        assert json.loads(lines[-1])["world_size"] == ranks
 
 
 def test_what_the_doctor_found_is_told_before_a_job_starts(
