@@ -23,6 +23,13 @@ def whole(parameter):
     return (data.full_tensor() if hasattr(data, "full_tensor") else data).flatten().tolist()
 
 
+def trained(task):
+    """The parameters that this rank's optimizer updates, by the model's names."""
+    task.made.state_dict()  # parameters that are gathered are shards again
+    updated = {id(each) for group in task.descends.param_groups for each in group["params"]}
+    return [(name, each) for name, each in task.made.named_parameters() if id(each) in updated]
+
+
 class Kept(Deep):
     """Rank 0's parameters must win."""
 
@@ -33,6 +40,10 @@ class Kept(Deep):
                 for parameter in model.parameters():
                     parameter.zero_()
         return model
+
+    def optimizer(self, parameters):
+        self.descends = super().optimizer(parameters)
+        return self.descends
 
 
 class Stopped(Exception):
@@ -63,7 +74,7 @@ for meshes in sys.argv[3:]:
     if keeping:
         [came] = [event for event in events if isinstance(event, loop.Resumed)]
         assert (came.epoch, came.step) in ((1, 3), (2, 2)), came
-    mine = {name: whole(parameter) for name, parameter in task.made.named_parameters()}
+    mine = {name: whole(parameter) for name, parameter in trained(task)}
     losses = [event.loss for event in events if isinstance(event, loop.EpochDone)]
     shares = [event.waiting_share for event in events if isinstance(event, loop.EpochDone)]
     everyone = of_all((mine, losses, dict(result.metrics)))

@@ -15,13 +15,24 @@ ENV = {"PYTHONPATH": str(ROOT / "tests")}
 _reference = functools.cache(reference)
 
 
-@pytest.mark.parametrize("backend", ["mpi", "gloo"])
+TWO = ["dp=2>fsdp=2", "fsdp=2>dp=2", "tp=2", "pp=2"]
+FOUR = [
+    "fsdp=4",
+    "fsdp=4>dp=2,fsdp=2",
+    "dp=2,tp=2",
+    "fsdp=2,tp=2",
+    "dp=2,pp=2",
+    "pp=2,tp=2",
+]
+EIGHT = ["dp=2,pp=2,tp=2"]
+
+
 @pytest.mark.parametrize(
-    ("n", "meshes"),
-    [(2, ["dp=2>fsdp=2", "fsdp=2>dp=2"]), (4, ["fsdp=4", "dp=2,fsdp=2", "fsdp=4>dp=2,fsdp=2"])],
-    ids=["2 ranks", "4 ranks"],
+    ("n", "backend", "meshes"),
+    [(2, "mpi", TWO), (2, "gloo", TWO), (4, "mpi", FOUR), (4, "gloo", FOUR), (8, "mpi", EIGHT)],
+    ids=["2 mpi", "2 gloo", "4 mpi", "4 gloo", "8 mpi"],
 )
-def test_every_mesh_trains_as_one_process(backend, n, meshes, tmp_path):
+def test_every_mesh_trains_as_one_process(n, backend, meshes, tmp_path):
     done = run_ranks(JOB, n, env=ENV, args=[backend, str(tmp_path), *meshes], timeout=90).check()
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert [line[0] for line in lines] == meshes

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
+from doubletime.errors import MeshError
 from doubletime.training import session
 from doubletime.training.mesh import Mesh
 
@@ -29,6 +30,31 @@ class Axes:
     rank: int
     devices: DeviceMesh | None
     data_group: dist.ProcessGroup | None
+
+    @property
+    def stages(self) -> dist.ProcessGroup | None:
+        """The ranks that hold other layers for the same samples; None if there are none."""
+        return None if self.mesh.pp == 1 else self.sub_mesh("pp").get_group()
+
+    def replicas(self, *, is_asked: bool = True) -> dist.ProcessGroup | None:
+        """The ranks that hold the same numbers of the model; None for all.
+
+        Args:
+            is_asked: whether there must be some.
+
+        Raises:
+            MeshError: if there must, and each rank holds something else.
+        """
+        if self.mesh.is_data_parallel:
+            return None
+        if self.mesh.dp > 1:
+            return self.sub_mesh("dp").get_group()
+        if is_asked:
+            raise MeshError(
+                f'--check-every compares ranks, and on mesh "{self.mesh}" each holds something else',
+                "leave it out, or add dp to the mesh",
+            )
+        return None
 
     @property
     def data_rank(self) -> int:

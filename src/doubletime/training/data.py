@@ -313,3 +313,15 @@ def agree(length: int, global_batch: int, seed: int, joined: session.Session) ->
                 f"{values[other]} on rank {other}",
                 "every rank must be given the same data and the same numbers",
             )
+
+
+def to_device(batch: Any, device: torch.device) -> Any:
+    """The batch with every tensor in it (also in tuples, lists and dicts) on the device."""
+    if isinstance(batch, torch.Tensor):
+        return batch.to(device, non_blocking=True)
+    if isinstance(batch, tuple | list):
+        moved = [to_device(part, device) for part in batch]
+        return type(batch)(*moved) if hasattr(batch, "_fields") else type(batch)(moved)
+    if isinstance(batch, dict):
+        return {key: to_device(part, device) for key, part in batch.items()}
+    return batch

@@ -9,15 +9,16 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from doubletime.training import preemption, reproducible, session
 from doubletime.training.assembly import compile_model, model_of, optimizer_of
-from doubletime.training.axes import Axes, axes_of
-from doubletime.training.backward import Backward
+from doubletime.training.axes import axes_of
 from doubletime.training.checkpoint.contents import Parts
-from doubletime.training.data import Batches, ShardedSampler, length_of, loader
+from doubletime.training.data import Batches, length_of, loader
+from doubletime.training.data import to_device as to_device
+from doubletime.training.division import Division
+from doubletime.training.evaluation import evaluate
 from doubletime.training.events import CheckpointSaved as CheckpointSaved
 from doubletime.training.events import EpochDone as EpochDone
 from doubletime.training.events import Event as Event
@@ -29,20 +30,13 @@ from doubletime.training.events import RunStarted as RunStarted
 from doubletime.training.events import StepDone as StepDone
 from doubletime.training.keeping import Facts, Keeper, Keeping, Progress
 from doubletime.training.learning_rate import Rate
-from doubletime.training.parallelize import (
-    parallelize,
-    share_buffers,
-    share_state,
-    sum_over_ranks,
-)
+from doubletime.training.parallelize import share_buffers, sum_over_ranks
 from doubletime.training.precision import LossScale, forward_in
 from doubletime.training.recipe import Recipe as Recipe
 from doubletime.training.sender import Sender
 from doubletime.training.step import Step
 from doubletime.training.task import Data, Task
 from doubletime.training.waiting import WaitingClock
-
-_EVALUATION_BATCH = 1000  # samples per rank and batch: large enough to be quick, small in memory
 
 
 def run(task: Task, recipe: Recipe, observe: Observer, keeping: Keeping | None = None) -> RunDone:
@@ -70,6 +64,8 @@ def _run_from_here(
     started_s = time.perf_counter()
     trainer = _Trainer(task, recipe, session.current())
     observe(trainer.describe())
+    for notice in trainer.division.notices:
+        observe(Notice(notice))
     if keeping is None:
         return _run(trainer, observe, None, started_s)
     with preemption.noted() as told:
@@ -135,12 +131,9 @@ class _Trainer:
         self.samples = self.batches.sampler.length
         self.test_data = task.test_data()
         torch.manual_seed(recipe.seed)
-        self.bare_model = model_of(task, switches, self.axes)
-        if switches.reproducible:  # sums gradients itself
-            self.model = self.bare_model.to(joined.device)
-            share_state(self.model)
-        else:
-            self.model = parallelize(self.bare_model, recipe.mesh)
+        model = model_of(task, switches, self.axes)
+        self.division = Division(task, model, self.axes, recipe, self.batches)
+        self.model, self.bare_model = self.division.wrapped, self.division.part
         torch.manual_seed(recipe.seed + self.axes.seed)
         if switches.compile:
             compile_model(self.model, joined.device)
@@ -153,15 +146,16 @@ class _Trainer:
         self.clock.is_watching = joined.device.type == "cpu" and self.axes.mesh.is_data_parallel
         self.sender = Sender(recipe.sending, self.model, self.optimizer, self.clock)
         scale = LossScale.of(switches.precision)
-        backward = reproducible.ReproducibleBackward if switches.reproducible else Backward
         self.step = Step(
             self.bare_model,
             self.optimizer,
             self.lr_schedule,
             rate,
-            backward(task.loss, self.model, self.batches, switches, scale, self.clock),
+            self.division.backward(scale, self.clock),
             scale,
             switches,
+            replicas=self.axes.replicas(is_asked=switches.check_every > 0),
+            stages=self.axes.stages,
         )
 
     def describe(self) -> RunStarted:
@@ -176,7 +170,7 @@ class _Trainer:
             self.recipe.global_batch,
             self.recipe.epochs,
             len(self.batches),
-            sum(p.numel() for p in self.bare_model.parameters() if p.requires_grad),
+            self.division.parameters,
             self.recipe.seed,
             self.task.noun,
         )
@@ -216,7 +210,7 @@ class _Trainer:
 
     def epoch(self, progress: Progress, observe: Observer, keeper: Keeper | None) -> EpochDone:
         """Every training sample that is still to come in this epoch, then every test sample once."""
-        self.model.train()
+        self.division.train()
         epoch = progress.epoch + 1
         waited_before_s = self.clock.waited_s
         samples_before = self.samples_met
@@ -231,7 +225,7 @@ class _Trainer:
         waited_s = self.clock.waited_s - waited_before_s
         summed = self.axes.sum_over_data([progress.loss_sum, waited_s, train_s])
         with forward_in(self.recipe.switches.precision, self.joined.device):
-            metrics = evaluate(self.task, self.bare_model, self.test_data, self.axes)
+            metrics = self._evaluate()
         test_s = time.perf_counter() - started_s - train_s
         return EpochDone(
             epoch,
@@ -242,6 +236,13 @@ class _Trainer:
             train_s,
             test_s,
         )
+
+    def _evaluate(self) -> dict[str, float]:
+        if self.test_data is None:
+            return {}
+        share_buffers(self.bare_model, self.axes)
+        self.division.train(False)
+        return evaluate(self.division.metrics, self.test_data, self.axes)
 
     def _step(
         self, progress: Progress, step: int, batch: Any, observe: Observer, keeper: Keeper | None
@@ -281,58 +282,6 @@ def _batches(task: Task, recipe: Recipe) -> Batches:
 
 def _nothing() -> None:
     """Where no checkpoint is made."""
-
-
-@torch.no_grad()
-def evaluate(
-    task: Task, model: nn.Module, data: Data | None, axes: Axes | None = None
-) -> dict[str, float]:
-    """The task's metrics over the data, every sample counted once.
-
-    Args:
-        task: whose `metrics`.
-        model: this rank's copy, not wrapped; put into evaluation mode.
-        data: as `Task.test_data` returns it.
-        axes: of the mesh that the model is divided by; data parallel by default.
-
-    Returns:
-        Each metric's mean over all samples; empty without data.
-    """
-    if data is None or length_of(data) == 0:
-        return {}
-    joined = session.current()
-    axes = axes or axes_of()
-    share_buffers(model, axes)
-    model.eval()
-    sampler = ShardedSampler(
-        length_of(data),
-        _EVALUATION_BATCH * axes.mesh.data_size,
-        rank=axes.data_rank,
-        world_size=axes.mesh.data_size,
-        shuffle=False,
-    )
-    batches = Batches(data, sampler)
-    totals: dict[str, float] = {}
-    for batch in batches:
-        # A filler is evaluated too, for the metrics' names, and counts nothing.
-        for name, value in task.metrics(model, to_device(batch, joined.device)).items():
-            total = float(value) * batches.count if batches.count else 0.0
-            totals[name] = totals.get(name, 0.0) + total
-    names = sorted(totals)
-    summed = axes.sum_over_data([totals[name] for name in names])
-    return {name: value / sampler.length for name, value in zip(names, summed, strict=True)}
-
-
-def to_device(batch: Any, device: torch.device) -> Any:
-    """The batch with every tensor in it (also in tuples, lists and dicts) on the device."""
-    if isinstance(batch, torch.Tensor):
-        return batch.to(device, non_blocking=True)
-    if isinstance(batch, tuple | list):
-        moved = [to_device(part, device) for part in batch]
-        return type(batch)(*moved) if hasattr(batch, "_fields") else type(batch)(moved)
-    if isinstance(batch, dict):
-        return {key: to_device(part, device) for key, part in batch.items()}
-    return batch
 
 
 def _first_samples(data: Data, limit: int | None) -> Data:

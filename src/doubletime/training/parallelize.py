@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,6 +17,8 @@ from doubletime.training.axes import Axes, axes_of
 from doubletime.training.gradients import GradientAveraging
 from doubletime.training.mesh import Mesh
 from doubletime.training.sharding import shard
+from doubletime.training.tensor_parallel.apply import apply
+from doubletime.training.tensor_parallel.derive import derive
 
 
 def parallelize(model: nn.Module, mesh: Mesh | str | None = None, **options: Any) -> nn.Module:
@@ -27,7 +30,7 @@ def parallelize(model: nn.Module, mesh: Mesh | str | None = None, **options: Any
 
     Args:
         model: this rank's copy; moved to the session's device.
-        mesh: such as "fsdp=4" or "dp=2,fsdp=2"; data parallel over all ranks by default.
+        mesh: such as "fsdp=4" or "dp=2,tp=2"; data parallel over all ranks by default.
         options: handed to DistributedDataParallel, such as `find_unused_parameters=True`.
 
     Returns:
@@ -50,11 +53,41 @@ def parallelize(model: nn.Module, mesh: Mesh | str | None = None, **options: Any
             f'"{axes.mesh}" does not use',
             "leave them out, or take a mesh of dp alone",
         )
+    if axes.mesh.pp > 1:
+        raise MeshError(
+            f'mesh "{axes.mesh}" cuts the model into stages, which have no forward() of their own',
+            "let dt.train run it, or leave out pp",
+        )
     share_state(model)
+    if axes.mesh.tp > 1:
+        divide_tensors(model, [model], axes)
     if axes.mesh.fsdp > 1:
         return shard(model, axes.sub_mesh("dp", "fsdp"))
-    GradientAveraging(model, axes.data_group)
+    if axes.mesh.dp > 1:
+        GradientAveraging(model, axes.data_group)
     return model
+
+
+def divide_tensors(model: nn.Module, parts: Sequence[nn.Module], axes: Axes) -> None:
+    """Divide layers among the ranks along tp, in place; collective.
+
+    Args:
+        model: the same on all ranks.
+        parts: the model, or those of its stages that are computed here: what one returns, the next one
+            gets whole.
+        axes: of the mesh.
+
+    Raises:
+        MeshError: if no layer of the model can be divided.
+    """
+    plan, mesh = derive(model, axes.mesh.tp), axes.sub_mesh("tp")
+    for part in parts:
+        if part is not model:
+            try:
+                plan = derive(part, axes.mesh.tp)
+            except MeshError:
+                continue  # this stage has no layer of those that can be divided: it stays whole
+        apply(part, mesh, plan)
 
 
 def share_state(model: nn.Module) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.pipelining import PipelineStage
+
+from doubletime.errors import PipelineError
 
 
 class Stopwatch:
@@ -47,6 +49,10 @@ class Stopwatch:
             self._running.clear()
         self.total_s += time.perf_counter() - started_s
 
+    def reset(self) -> None:
+        """Begin anew."""
+        self.busy_s = self.total_s = 0.0
+
 
 class Runner(nn.Module):
     """A stage's module between what feeds the first one and what ends the last one.
@@ -55,6 +61,7 @@ class Runner(nn.Module):
         part: the module.
         feed: for the first stage: the model's inputs for a microbatch, by its number.
         finish: for the last stage: the loss of a microbatch, of its number and the model's output.
+        likes: for all other stages: what it shall make, without content.
         must_own: whether what it makes must share no memory with anything, nor be needed backward.
     """
 
@@ -63,6 +70,7 @@ class Runner(nn.Module):
         part: nn.Module,
         feed: Callable[[int], tuple[Tensor, ...]] | None,
         finish: Callable[[int, Any], Tensor] | None,
+        likes: tuple[Tensor, ...],
         *,
         must_own: bool = False,
     ) -> None:
@@ -71,6 +79,7 @@ class Runner(nn.Module):
         self.feed = feed
         self.finish = finish
         self.micro_batch = 0
+        self.likes = likes
         self.must_own = must_own
 
     def forward(self, *tensors: Tensor) -> Any:
@@ -80,20 +89,27 @@ class Runner(nn.Module):
         made = self.part(*tensors)
         if self.finish is not None:
             return self.finish(self.micro_batch, made)
+        sent = as_sent(made, self.likes)
         if self.must_own:
-            return tuple(tensor.clone(memory_format=torch.contiguous_format) for tensor in made)
-        return contiguous(made)
+            return tuple(tensor.clone() for tensor in sent)
+        return sent
 
 
-def contiguous(tensors: Any) -> tuple[Tensor, ...]:
-    """As they must be to be sent."""
-    return tuple(_sendable(tensor) for tensor in tensors)
+def as_sent(tensors: Sequence[Tensor], likes: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """What a stage has made as the next one expects it: contiguous, and of the type without autocast.
 
-
-def _sendable(tensor: Tensor) -> Tensor:
-    if isinstance(tensor, AsyncCollectiveTensor):  # of tensor parallelism: has no memory of its own
-        return tensor.clone(memory_format=torch.contiguous_format)
-    return tensor.contiguous()
+    Raises:
+        PipelineError: if it has other shapes than were found beforehand.
+    """
+    for tensor, like in zip(tensors, likes, strict=True):
+        if tensor.shape != like.shape:
+            raise PipelineError(
+                f"a stage makes a tensor of shape {tuple(tensor.shape)}, {tuple(like.shape)} was expected",
+                "shapes must not depend on what tensors hold: pad them, or train without pp",
+            )
+    return tuple(
+        tensor.to(like.dtype).contiguous() for tensor, like in zip(tensors, likes, strict=True)
+    )
 
 
 class TimedStage(PipelineStage):

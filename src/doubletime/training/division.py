@@ -1,0 +1,121 @@
+"""A task's model as one rank of a mesh has it: what it trains, and how it computes with the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from doubletime.errors import MeshError
+from doubletime.training import reproducible, session
+from doubletime.training.axes import Axes
+from doubletime.training.backward import Backward, Gradients
+from doubletime.training.data import Batches, to_device
+from doubletime.training.parallelize import divide_tensors, parallelize, share_state
+from doubletime.training.pipeline.pipeline import Pipeline
+from doubletime.training.pipelined import PipelinedBackward
+from doubletime.training.precision import LossScale
+from doubletime.training.recipe import Recipe
+from doubletime.training.task import Task
+from doubletime.training.waiting import WaitingClock
+
+_NOT_IN_A_PIPELINE = {
+    "accumulate": "a pipeline divides each batch into microbatches already",
+    "checkpoint_activations": "a model that computes its activations again cannot be cut",
+    "compile": "stages are not compiled",
+    "sync_batchnorm": "stages take mean and variance over microbatches",
+}
+
+
+class Division:
+    """One rank's part of a task's model; all ranks of the mesh must make it alike.
+
+    Args:
+        task: whose loss and metrics.
+        model: the whole model; rank 0's parameters and buffers become everyone's.
+        axes: of the mesh that divides it.
+        recipe: the run's numbers and switches.
+        batches: the training data.
+
+    Attributes:
+        part: what this rank has of the model, to be optimized and saved.
+        wrapped: what the loss calls.
+        parameters: how many are trained, on all ranks together.
+        notices: what people must know before they compare results with those of one process.
+
+    Raises:
+        MeshError: if the model, or a switch of the recipe, does not go with the mesh.
+    """
+
+    def __init__(
+        self, task: Task, model: nn.Module, axes: Axes, recipe: Recipe, batches: Batches
+    ) -> None:
+        self._task, self._axes, self._batches = task, axes, batches
+        self._switches = recipe.switches
+        self._joined = session.current()
+        self._pipeline: Pipeline | None = None
+        self.notices: tuple[str, ...] = ()
+        self.parameters = sum(each.numel() for each in model.parameters() if each.requires_grad)
+        if axes.mesh.pp > 1:
+            self._pipeline = self._piped(model, recipe.seed)
+            self.part = self.wrapped = self._pipeline.module
+            self.notices = self._pipeline.notices
+        elif self._switches.reproducible:  # sums gradients itself
+            self.part = self.wrapped = model.to(self._joined.device)
+            share_state(model)
+        else:
+            self.part = model
+            self.wrapped = parallelize(model, axes.mesh)
+
+    def _piped(self, model: nn.Module, seed: int) -> Pipeline:
+        mesh = self._axes.mesh
+        for name in self._switches.turned():
+            if name in _NOT_IN_A_PIPELINE:
+                option = f"--{name.replace('_', '-')}"
+                raise MeshError(
+                    f'{option} does not go with mesh "{mesh}": {_NOT_IN_A_PIPELINE[name]}',
+                    f"leave out {option}, or pp",
+                )
+        if mesh.fsdp > 1:
+            raise MeshError(
+                f'mesh "{mesh}" divides parameters of pipeline stages: fsdp does not go with pp',
+                f"--mesh pp={mesh.pp},dp={mesh.data_size}"
+                f"{f',tp={mesh.tp}' if mesh.tp > 1 else ''}, or leave out pp",
+            )
+        model = model.to(self._joined.device)
+        share_state(model)
+        pipeline = Pipeline(
+            model,
+            self._task.loss,
+            to_device(self._batches.specimen(), self._joined.device),
+            group=self._axes.sub_mesh("pp").get_group(),
+            device=self._joined.device,
+            seed=seed + self._axes.data_rank,  # what the loss draws is drawn alike along pp and tp
+        )
+        if mesh.tp > 1:
+            divide_tensors(model, list(pipeline.parts.values()), self._axes)
+        return pipeline
+
+    def backward(self, scale: LossScale, clock: WaitingClock) -> Gradients:
+        """What computes the gradients of each step."""
+        if self._pipeline is not None:
+            return PipelinedBackward(
+                self._pipeline, self._batches, self._switches, scale, self._axes.data_group
+            )
+        kind = reproducible.ReproducibleBackward if self._switches.reproducible else Backward
+        return kind(self._task.loss, self.wrapped, self._batches, self._switches, scale, clock)
+
+    def train(self, is_training: bool = True) -> None:
+        """Put this rank's layers into training or evaluation mode."""
+        self.wrapped.train(is_training)
+        if self._pipeline is not None:
+            for stage in self._pipeline.parts.values():
+                stage.train(is_training)
+
+    def metrics(self, batch: Any) -> Mapping[str, Tensor | float]:
+        """The task's, of a batch; all ranks along pp and tp must ask for the same."""
+        if self._pipeline is not None:
+            found: Mapping[str, Tensor | float] = self._pipeline.forward(batch, self._task.metrics)
+            return found
+        return self._task.metrics(self.part, batch)
