@@ -44,6 +44,43 @@ def test_equal_ranks_are_told_so(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+KEPT = """
+import torch
+import doubletime as dt
+
+class Kept(dt.Task):
+    # Each call of its model shifts the next: what a rank computes depends on what it computed before.
+    global_batch = 16
+    def model(self):
+        return Shifting()
+    def train_data(self):
+        inputs = torch.randn(16, 3, generator=torch.Generator().manual_seed(0))
+        return inputs, torch.arange(16) % 2
+
+class Shifting(torch.nn.Linear):
+    calls = 0
+    def __init__(self):
+        super().__init__(3, 2)
+    def forward(self, inputs):
+        self.calls += 1
+        return super().forward(inputs + 0.01 * self.calls)
+"""
+
+
+def test_reproducible_ranks_have_the_same_bits_or_are_told_not_to(tmp_path):
+    (tmp_path / "kept.py").write_text(KEPT)
+    command = [*VERIFY, "-n", "2", "--steps", "2", "--reproducible"]
+    shown = run_command([*command, "digits"], cwd=tmp_path, timeout=90).check().stdout
+    assert "digits on 2 ranks and on 1 process: equal to 0 over 2 steps" in shown
+    assert "note: compared bit by bit" in shown
+    done = run_command([*command, "kept.py"], cwd=tmp_path, timeout=90)
+    assert done.exit_code == 1
+    assert "Kept on 2 ranks and on 1 process: not equal, first in step 1: gradients of " in (
+        done.stdout
+    )
+    assert "likely cause: something depends on the number of ranks" in done.stdout
+
+
 def test_a_fault_is_told_once_with_its_remedy(tmp_path):
     (tmp_path / "summed.py").write_text(SUMMED)
     command = [*VERIFY, "summed.py", "-n", "2", "--steps", "2", "--backend", "gloo"]

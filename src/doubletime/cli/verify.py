@@ -57,6 +57,10 @@ def verify(
             "[default: 1.5e-8, half of the digits, of the same steps in float64]"
         ),
     ] = None,
+    reproducible: Annotated[
+        bool,
+        typer.Option("--reproducible", help="Train reproducibly; equal is the same bits only."),
+    ] = False,
     is_json: Annotated[bool, typer.Option("--json", help="Print all that was found.")] = False,
     ssh_config: SshConfigOption = None,
     ssh_command: SshCommandOption = None,
@@ -86,6 +90,7 @@ def verify(
                 mesh,
                 backend,
                 tolerance,
+                reproducible,
                 is_json,
             )
         if not is_equal:
@@ -96,6 +101,8 @@ def verify(
 
     if tolerance is not None and not tolerance >= 0:
         raise LaunchError(f"--tolerance {tolerance} is no distance", "--tolerance 1e-5")
+    if tolerance is not None and reproducible:
+        raise LaunchError("reproducible runs have the same bits, or have not", "drop --tolerance")
     asked = where(hosts, hostfile, ssh_config, ssh_command)
     ranks = tasks.ranks_of(mesh, ranks)
     if ranks is None and asked.hosts is None and allocation.from_slurm(os.environ) is None:
@@ -117,8 +124,7 @@ def verify(
             "--tolerance": tolerance,
         }
     )
-    if is_json:
-        options.append("--json")
+    options += ["--json"] * is_json + ["--reproducible"] * reproducible
     try:
         for count in (1, placed.ranks):
             exit_code = local_ranks.start(
@@ -145,6 +151,7 @@ def _compute(
     mesh: str | None,
     backend: str | None,
     tolerance: float | None,
+    reproducible: bool,
     is_json: bool,
 ) -> bool:
     """Be one rank of either job; True but on a rank 0 that has found a difference."""
@@ -165,6 +172,7 @@ def _compute(
             mesh=mesh,
             backend=backend,
             tolerance=tolerance,
+            reproducible=reproducible,
         )
     except BaseException:
         _remove(here, records)

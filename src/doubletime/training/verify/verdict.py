@@ -106,23 +106,25 @@ def judge(
         mesh=str(mesh),
         precision=one.precision,
         is_equal=not causes,
-        distance=_largest(own),
-        double_distance=None if double is None else _largest(double),
+        distance=largest(own),
+        double_distance=None if double is None else largest(double),
         rounding=max(one.rounding.values(), default=None) if one.double else None,
         tolerance=tolerance,
         judged_in=judged_in,
-        rows=_rows(own, double),
-        first=_first(beyond),
+        rows=rows_of(own, double),
+        first=first_of(beyond),
         causes=causes,
         notes=tuple(_notes(mesh, one, many, own, double, is_double=is_double)),
     )
 
 
-def _largest(differences: Sequence[Difference]) -> float:
+def largest(differences: Sequence[Difference]) -> float:
+    """The largest distance; 0 of none."""
     return max((each.distance for each in differences), default=0.0)
 
 
-def _first(beyond: Sequence[Difference]) -> Difference | None:
+def first_of(beyond: Sequence[Difference]) -> Difference | None:
+    """The largest of the first step, of gradients where there are some, then of what follows from them."""
     if not beyond:
         return None
     step = min(each.step for each in beyond)
@@ -131,7 +133,8 @@ def _first(beyond: Sequence[Difference]) -> Difference | None:
     return max((each for each in here if each.kind == kind), key=lambda each: each.distance)
 
 
-def _rows(own: Sequence[Difference], double: Sequence[Difference] | None) -> tuple[Row, ...]:
+def rows_of(own: Sequence[Difference], double: Sequence[Difference] | None) -> tuple[Row, ...]:
+    """The largest difference of each kind, step by step."""
     return tuple(
         Row(step, _by_kind(own, step), None if double is None else _by_kind(double, step))
         for step in sorted({each.step for each in own})
@@ -183,16 +186,16 @@ def _notes(
         if not each.distance <= distance.tolerance(getattr(torch, one.precision))
     ]
     if is_double and double is not None and amplified:
-        first = _first(amplified)
+        first = first_of(amplified)
         if first is not None and not any(
             not each.distance <= distance.tolerance(torch.float64) for each in double
         ):
             notes.append(
-                f"from step {first.step} on, {one.precision} differs by up to {_largest(own):.0e}: rounding, "
+                f"from step {first.step} on, {one.precision} differs by up to {largest(own):.0e}: rounding, "
                 "which a unit that is about to turn on or off makes large; float64 does not differ"
             )
     if 0 < len(many.after) < len(one.account.after):
         notes.append(f"ranks went no further than {plural(len(many.after), 'step')}")
-    if math.isinf(_largest(own)):
+    if math.isinf(largest(own)):
         notes.append("inf: a tensor that is missing, has another shape, or holds nan or infinity")
     return notes
