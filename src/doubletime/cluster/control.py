@@ -22,6 +22,7 @@ _RETURNS_WITHIN_S = 1.0
 _RETURNS_WITHIN_LIMIT = 0.75
 _HELLO_WITHIN_S = 10.0
 _PAUSE_IS_SAID_WITHIN_S = 1.0
+_BREAKS_WITHIN_S = 1.5 * HEARTBEAT_S
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,7 @@ class Control:
         self._has_begun = self._roll is None
         self.refusal: str | None = None
         self._is_paused = False
+        self._has_been_paused = False
         self._pause_is_said = threading.Event()
         self._descriptors = ManyDescriptors()
         self._unreachable: set[str] = set()  # addresses that did not answer when asked
@@ -113,7 +115,7 @@ class Control:
         """Hang up; a watch that still runs ends its rank."""
         self._is_over = True
         self._wake.send(b"\0")
-        if self._thread.is_alive():
+        if self._thread.ident is not None:  # it has been started; it may have ended by now
             self._thread.join()
             self._descriptors.give_back()
         for line in [*self._strangers, *self._spare, *self._lines()]:
@@ -133,6 +135,7 @@ class Control:
         self._pause_is_said.clear()
         with self._lock:
             self._is_paused = is_on
+            self._has_been_paused = True
         self._wake.send(b"\0")
         self._pause_is_said.wait(_PAUSE_IS_SAID_WITHIN_S)
 
@@ -183,7 +186,7 @@ class Control:
             time.sleep(0.01)
 
     def losses(self) -> list[Loss]:
-        """Hosts that are out of reach, the first lost one first; takes a second where one is.
+        """Hosts that are out of reach, the first lost one first; takes a second or two where one is.
 
         To be asked when the job is over: a host with a rank that has not told its end is in doubt.
         """
@@ -194,6 +197,9 @@ class Control:
                 for each in self._members.values()
                 if not (each.has_ended or each.is_here or each in silent)
             ]
+        if self._has_been_paused and unsure:
+            time.sleep(_BREAKS_WITHIN_S)  # a line that broke meanwhile shows at the next beat
+            unsure = [each for each in unsure if not each.has_ended]
         peers = {each.peer for each in unsure}
         self._unreachable |= peers - listening.answering(peers)
         gone = [each for each in unsure if each.peer in self._unreachable]
@@ -201,9 +207,12 @@ class Control:
             f"has not answered for {self._limit_s:g} s: its link is cut, or it is frozen or dead"
         )
         end = "is gone: the lines to its ranks broke, and it answers no more"
+        parted = [each for each in unsure if each not in gone and each.line is None]
+        part = "was out of reach while the job stood still, and has ended its part"
         found = [
             *_by_host(silent, silence),
             *_by_host(gone, end),
+            *_by_host(parted if self._has_been_paused else (), part),
         ]
         return sorted(found, key=lambda loss: loss.time_s)
 

@@ -362,7 +362,9 @@ def test_a_job_that_stands_still_ends_too(cluster: VirtualCluster, fault: str) -
             launcher.send_signal(signal.SIGCONT)
         ended = running.ended()
     if fault == "cut":  # known to the host at once, and to the launcher when it goes on
-        assert ended.exit_code != 0, ended.show()
+        assert ended.exit_code == 1, ended.show()
+        assert ended.stderr.count("doubletime: ") == 1, ended.show()
+        assert "doubletime: host node2 was out of reach while the job stood still" in ended.stderr
     else:
         assert ended.exit_code == {"terminated": 143, "killed": 137}[fault], ended.show()
 
