@@ -38,7 +38,10 @@ def model_of(task: Task, switches: Switches, axes: Axes) -> nn.Module:
             "give it layers with parameters, with requires_grad",
         )
     if switches.sync_batchnorm:
-        model = SyncBatchNorm.convert(model, axes.data_group)
+        model = SyncBatchNorm.convert(model)
+    for module in model.modules():
+        if isinstance(module, SyncBatchNorm) and module.group is None:
+            module.group = axes.data_group  # others have the same samples, or other layers
     if switches.checkpoint_activations:
         recompute_activations(model)
     return model

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -91,6 +92,14 @@ class SyncBatchNorm(_BatchNorm):
         for name, buffer in other.named_buffers(recurse=False):
             made._buffers[name] = buffer
         return made.train(other.training)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> SyncBatchNorm:
+        """A copy over the same ranks."""
+        memo[id(self.group)] = self.group
+        made = type(self).__new__(type(self))
+        memo[id(self)] = made
+        made.__dict__.update({name: copy.deepcopy(each, memo) for name, each in vars(self).items()})
+        return made
 
     def forward(self, input: Tensor) -> Tensor:
         """The input, normalized over all dims but the second; of its shape.

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from doubletime.training import session
+from doubletime.training.sync_batchnorm import SyncBatchNorm
 from doubletime.training.task import Task
 
 SAMPLES, FEATURES, CLASSES = 48, 6, 3
@@ -98,6 +99,15 @@ class FloatOnly(Right):
 class BatchNorm(Right):
     def model(self):
         return nn.Sequential(nn.Linear(FEATURES, 8), nn.BatchNorm1d(8), nn.Linear(8, CLASSES))
+
+
+class Synchronized(Right):
+    """BatchNorm over the global batch; no bias before it, whose gradient would be rounding alone."""
+
+    def model(self):
+        first = nn.Linear(FEATURES, 8, bias=False)
+        layers = (first, nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, CLASSES))
+        return SyncBatchNorm.convert(nn.Sequential(*layers))
 
 
 class Summed(Right):
@@ -300,7 +310,7 @@ class Drifting(Right):
         return optimizer
 
 
-EQUAL = (Right, Adam, Convolution, Dropout, Double, FloatOnly)
+EQUAL = (Right, Adam, Convolution, Dropout, Double, FloatOnly, Synchronized)
 
 # Each with the cause that is to be named first, and a word of the evidence.
 FAULTS = {
