@@ -130,6 +130,23 @@ def in_a_group_of_their_own(rank: int, world_size: int) -> None:
         _close(parameter.grad, theirs[name].grad)
 
 
+def in_mixed_precision(rank: int, world_size: int) -> None:
+    """What layers make in bfloat16 is sent as float32, which loses nothing."""
+    del rank, world_size
+    alone = models.mlp().float()
+    inputs, targets = models.vectors(6)
+    batch = (inputs.float(), targets)
+    pipeline = Pipeline(copy.deepcopy(alone), loss, batch, micro_batches=3)
+    theirs = dict(alone.named_parameters())
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        expected = loss(alone, batch)
+        assert abs(pipeline.step(batch) - expected.item()) < 1e-2
+        assert abs(pipeline.forward(batch, metrics)["loss"] - expected.item()) < 1e-2
+    expected.backward()
+    for name, parameter in pipeline.module.named_parameters():
+        torch.testing.assert_close(parameter.grad, theirs[name].grad, rtol=0.1, atol=1e-2)
+
+
 def frozen_layers_and_batch_norm(rank: int, world_size: int) -> None:
     """The first layers need no gradient; BatchNorm sees the whole batch where that is one microbatch."""
     torch.manual_seed(1)
@@ -193,6 +210,7 @@ CHECKS = (
     zero_bubble,
     zero_bubble_there_and_back,
     in_a_group_of_their_own,
+    in_mixed_precision,
     frozen_layers_and_batch_norm,
     refusals,
 )

@@ -53,6 +53,7 @@ class Engine:
                 part,
                 self._feed if index == 0 else None,
                 self._finish if index == last else None,
+                boundaries[index] if index < last else (),
                 must_own=schedule.splits_backward,
             )
             stage = TimedStage(

@@ -19,7 +19,7 @@ from doubletime.training.pipeline.calling import Microbatches
 from doubletime.training.pipeline.cutting import Cutter
 from doubletime.training.pipeline.engine import Engine
 from doubletime.training.pipeline.measuring import measure
-from doubletime.training.pipeline.stage import Stopwatch, contiguous
+from doubletime.training.pipeline.stage import Stopwatch, as_sent
 from doubletime.training.pipeline.tracing import Call, trace
 
 _KEPT_ENGINES = 8  # one for each number and size of microbatches that was met
@@ -51,7 +51,7 @@ def split(model: nn.Module, example_args: tuple[Any, ...], stages: int) -> list[
 
 @dataclass(frozen=True)
 class Bubble:
-    """How long ranks waited for each other in the steps so far.
+    """How long ranks waited for each other in some steps.
 
     Attributes:
         share: of the time of all ranks.
@@ -187,7 +187,7 @@ class Pipeline:
             if number == self.stages - 1:
                 result[0] = _plain(micro.finish(0, made))
             else:
-                tensors = contiguous(made)
+                tensors = as_sent(made, shapes[number])
                 if number + 1 not in self.parts:
                     self._send(number + 1, tensors)
         root = self._global_rank(self.stages - 1)
@@ -195,9 +195,10 @@ class Pipeline:
         return result[0]
 
     def bubble(self) -> Bubble:
-        """How much of the steps' time the ranks of the group waited, computed by all of them."""
+        """How much of the time the group's ranks waited, in the steps since this was last asked; collective."""
         clock = self.stopwatch
         times = torch.tensor([clock.busy_s, clock.total_s], dtype=torch.float64, device=self.device)
+        clock.reset()
         dist.all_reduce(times, group=self.group)
         busy_s, total_s = times.tolist()
         return Bubble(
@@ -250,7 +251,7 @@ class Pipeline:
             for part in self._shapes_of[:-1]:
                 part.train(is_training)
                 try:
-                    tensors = contiguous(part(*tensors))
+                    tensors = tuple(made.contiguous() for made in part(*tensors))
                 except (RuntimeError, NotImplementedError) as error:
                     raise PipelineError(
                         f"what a stage makes cannot be known beforehand: {error}",

@@ -112,6 +112,13 @@ def as_sent(tensors: Sequence[Tensor], likes: Sequence[Tensor]) -> tuple[Tensor,
     )
 
 
+def _sendable(gradient: Tensor) -> Tensor:
+    """Contiguous, and there: layers that are divided along tp return before their results are."""
+    if isinstance(gradient, AsyncCollectiveTensor):
+        gradient = gradient.wait()
+    return gradient.contiguous()
+
+
 class TimedStage(PipelineStage):
     """PyTorch's stage, which says which microbatch is at hand, and is timed."""
 
