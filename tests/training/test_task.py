@@ -6,9 +6,11 @@ import textwrap
 import pytest
 import torch
 
+from doubletime.cli.tasks import BUILT_IN
 from doubletime.errors import TaskError
-from doubletime.training.builtin import BUILTIN, Digits
+from doubletime.training.builtin import BUILTIN
 from doubletime.training.task import Task, load_task
+from doubletime.training.tasks.images import Digits
 
 WHOLE = """
 import torch
@@ -40,6 +42,11 @@ def _load(tmp_path, text, class_name=""):
 
 def test_a_built_in_name():
     assert isinstance(load_task("digits", BUILTIN), Digits)
+
+
+def test_help_names_every_built_in_task():
+    assert list(BUILT_IN) == sorted(BUILTIN)
+    assert {name: task.name for name, task in BUILTIN.items()} == {name: name for name in BUILT_IN}
 
 
 def test_a_file_with_one_task(tmp_path):

@@ -18,6 +18,24 @@ if TYPE_CHECKING:
     from doubletime.cluster.placement import Placement
     from doubletime.training.task import Task
 
+# By name, so that help need not load what trains them.
+BUILT_IN = (
+    "digits",
+    "fashion-mnist",
+    "fashion-mnist-mlp",
+    "pydoc-gru",
+    "pydoc-lstm",
+    "pydoc-transformer",
+    "text-gru",
+    "text-lstm",
+    "text-transformer",
+)
+
+TaskArgument = Annotated[
+    str,
+    typer.Argument(help=f"task.py, task.py:Name, or built in: {', '.join(BUILT_IN)}."),
+]
+
 MeshOption = Annotated[
     str | None,
     typer.Option(

@@ -33,9 +33,7 @@ if TYPE_CHECKING:
 
 
 def train(
-    task: Annotated[
-        str, typer.Argument(help="task.py, task.py:Name, or built in: fashion-mnist, digits.")
-    ],
+    task: tasks.TaskArgument,
     ranks: Annotated[
         int | None,
         typer.Option(

@@ -1,0 +1,1 @@
+"""The built-in tasks: their data, their models, and what trains them."""
