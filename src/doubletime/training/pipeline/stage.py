@@ -108,15 +108,15 @@ def as_sent(tensors: Sequence[Tensor], likes: Sequence[Tensor]) -> tuple[Tensor,
                 "shapes must not depend on what tensors hold: pad them, or train without pp",
             )
     return tuple(
-        tensor.to(like.dtype).contiguous() for tensor, like in zip(tensors, likes, strict=True)
+        _sendable(tensor.to(like.dtype)) for tensor, like in zip(tensors, likes, strict=True)
     )
 
 
-def _sendable(gradient: Tensor) -> Tensor:
+def _sendable(tensor: Tensor) -> Tensor:
     """Contiguous, and there: layers that are divided along tp return before their results are."""
-    if isinstance(gradient, AsyncCollectiveTensor):
-        gradient = gradient.wait()
-    return gradient.contiguous()
+    if isinstance(tensor, AsyncCollectiveTensor):
+        return tensor.clone(memory_format=torch.contiguous_format)  # waits, and keeps the graph
+    return tensor.contiguous()
 
 
 class TimedStage(PipelineStage):
