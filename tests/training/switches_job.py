@@ -125,6 +125,32 @@ class Idle(Plain):
             inner.forward = whole
 
 
+class Forgetful(Plain):
+    """A layer that the first part of a batch uses only."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def model(self):
+        super().model().register_module("idle", nn.Linear(1, 1).double())
+        return self.made
+
+    def loss(self, model, batch):
+        self.calls += 1
+        inner = getattr(model, "module", model)
+        whole = inner.forward
+
+        def forward(inputs):
+            outputs = nn.Sequential(*list(inner)[:-1])(inputs)
+            return inner.idle(outputs[..., None])[..., 0] if self.calls == 1 else outputs
+
+        inner.forward = forward
+        try:
+            return super().loss(model, batch)
+        finally:
+            inner.forward = whole
+
+
 def train(task, mesh=None, **switches):
     """Trained by the ranks: every tensor by name, whole, and the events."""
     events = []
@@ -305,6 +331,7 @@ def idle(n):
         f"rank {rank}: no gradient for idle.weight, idle.bias: the loss does not depend on them"
     )
     assert what == wanted, what
+    assert refused(Forgetful(), accumulate=3) == wanted
 
 
 def main():

@@ -91,10 +91,13 @@ class Backward:
         self._joined = session.current()
         self.trouble: Trouble | None = None
         self._awaited: list[tuple[str, nn.Parameter]] = []
+        self._reached: set[Tensor] = set()
         if isinstance(model, DistributedDataParallel):
             self._awaited = [
                 (name, each) for name, each in model.module.named_parameters() if each.requires_grad
             ]
+        for _, parameter in self._awaited:
+            parameter.register_post_accumulate_grad_hook(self._reached.add)
 
     def compute(self, batch: Any, epoch: int, step: int) -> float:
         """Add to each parameter's gradient what this batch contributes; collective.
@@ -118,6 +121,7 @@ class Backward:
         total, first = 0.0, 0
         for number, (part, size) in enumerate(zip(parts, sizes, strict=True), 1):
             is_last = number == len(sizes)
+            self._reached.clear()
             with _averaging(self._model, is_on=is_last):
                 ignored = contextlib.nullcontext() if size else samples_ignored()
                 with ignored, forward_in(self._switches.precision, self._joined.device):
@@ -132,7 +136,8 @@ class Backward:
                     (loss if factor == 1 else loss * factor).backward()
             total += value * size if size else 0.0
             first += size
-        refuse_missing([name for name, parameter in self._awaited if parameter.grad is None])
+        # An earlier part's gradient is there, but nothing was sent: the last part's is waited for.
+        refuse_missing([name for name, each in self._awaited if each not in self._reached])
         return total / batches.count if batches.count else value
 
     def _sizes(self) -> list[int]:
