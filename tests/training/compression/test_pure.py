@@ -57,12 +57,11 @@ def test_what_is_none_is_refused_with_what_there_is(text: str, what: str) -> Non
 @given(st.lists(NUMBERS, min_size=1, max_size=40), st.integers(1, 9))
 def test_int8_is_off_by_half_a_level_at_most(numbers: list[float], block: int) -> None:
     count = -(-len(numbers) // block) * block
-    rows = torch.zeros(1, count)
-    rows[0, : len(numbers)] = torch.tensor(numbers)
+    padded = torch.zeros(count)
+    padded[: len(numbers)] = torch.tensor(numbers)
     codec = Int8(block)
-    sent = codec.encode(rows)
-    assert sent.numel() == count + count // block * 4
-    blocks, found = rows.view(-1, block), codec.decode(sent, rows.dtype).view(-1, block)
+    assert 0 <= codec.nbytes(count) - (count + count // block * 4) < 8
+    blocks, found = padded.view(-1, block), _there_and_back(codec, padded).view(-1, block)
     levels = blocks.abs().amax(1, keepdim=True) / 127
     assert bool(((found - blocks).abs() <= levels * 0.5001).all())
 
@@ -70,10 +69,27 @@ def test_int8_is_off_by_half_a_level_at_most(numbers: list[float], block: int) -
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("codec", [Int8(4), Half(torch.float16), Half(torch.bfloat16)])
 def test_what_is_not_finite_stays_so(codec: Int8 | Half, bad: float) -> None:
-    rows = torch.tensor([[1.0, bad, 0.0, -2.0, 1.0, 2.0, 3.0, 4.0]])
-    found = codec.decode(codec.encode(rows), rows.dtype)
-    assert not torch.isfinite(found[0, 1])
-    torch.testing.assert_close(found[0, 4:], rows[0, 4:], rtol=0.01, atol=0.02)
+    numbers = torch.tensor([1.0, bad, 0.0, -2.0, 1.0, 2.0, 3.0, 4.0])
+    found = _there_and_back(codec, numbers)
+    assert not torch.isfinite(found[1])
+    torch.testing.assert_close(found[4:], numbers[4:], rtol=0.01, atol=0.02)
+
+
+def test_many_pieces_are_one_message() -> None:
+    numbers = torch.randn(300 * 1024, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(_there_and_back(Half(torch.float16), numbers), numbers.half().float())
+    found = _there_and_back(Int8(1024), numbers)
+    levels = numbers.view(-1, 1024).abs().amax(1, keepdim=True) / 127
+    assert bool(((found - numbers).view(-1, 1024).abs() <= levels * 0.5001).all())
+
+
+def _there_and_back(codec: Int8 | Half, numbers: torch.Tensor) -> torch.Tensor:
+    message = torch.zeros(codec.nbytes(numbers.numel()), dtype=torch.uint8)
+    codec.encode(numbers, message)
+    found = torch.full_like(numbers, -77.0)
+    for where, decoded in codec.decode(message, numbers.numel(), numbers.dtype):
+        found[where] = decoded
+    return found
 
 
 @given(st.lists(NUMBERS, min_size=1, max_size=60), st.data())

@@ -55,7 +55,9 @@ class PowerSGD:
             return
         lefts = [_orthonormal(left) for left in first[: len(thin)]]
         rights = _mean(
-            channel, [wanted.T @ left for (_, wanted, _), left in zip(thin, lefts, strict=True)]
+            # (MᵀP as (PᵀM)ᵀ, which reads M by rows)
+            channel,
+            [(left.T @ wanted).T for (_, wanted, _), left in zip(thin, lefts, strict=True)],
         )
         for (parameter, wanted, sent), left, right in zip(thin, lefts, rights, strict=True):
             torch.matmul(left, right.T, out=sent)

@@ -68,17 +68,44 @@ def two_hops(
         residual: what was not sent before, replaced by what is not sent now: of this rank's numbers,
             and of the mean that this rank has rounded. None to forget it.
     """
-    ranks, count = channel.world_size, flat.numel()
+    ranks = channel.world_size
     wide = torch.promote_types(flat.dtype, torch.float32)
-    rows = flat.new_zeros(ranks * share)
-    rows[:count] = flat if residual is None else residual.add_(flat)
-    rows = rows.view(ranks, share)
-    sent = codec.encode(rows)
-    mean = codec.decode(channel.all_to_all(sent), wide).sum(0, keepdim=True).div_(ranks)
-    encoded = codec.encode(mean)
+    sent = _messages(codec, ranks, share, flat)
+    numbers = _parts(flat if residual is None else residual.add_(flat), ranks, share)
+    for part, message in zip(numbers, sent, strict=True):
+        codec.encode(_filled(part, share), message)
+    mean = torch.zeros(share, dtype=wide, device=flat.device)
+    for message in channel.all_to_all(sent):
+        for where, decoded in codec.decode(message, share, wide):
+            mean[where] += decoded
+    mean.div_(ranks)
+    encoded = _messages(codec, 1, share, flat)[0]
+    codec.encode(mean, encoded)
     if residual is not None:
-        unsent = rows - codec.decode(sent, flat.dtype)
+        for part, message in zip(numbers, sent, strict=True):
+            for where, decoded in codec.decode(message, share, flat.dtype):
+                kept = part[where]
+                kept.sub_(decoded[: kept.numel()])
         # The mean's error counts for all ranks: its owner makes up for all of them.
-        unsent[channel.rank] += mean.sub_(codec.decode(encoded, wide)).mul_(ranks)[0]
-        residual.copy_(unsent.view(-1)[:count])
-    flat.copy_(codec.decode(channel.all_gather(encoded), flat.dtype).view(-1)[:count])
+        for where, decoded in codec.decode(encoded, share, wide):
+            kept = numbers[channel.rank][where]
+            kept.add_(((mean[where] - decoded) * ranks)[: kept.numel()])
+    for part, message in zip(_parts(flat, ranks, share), channel.all_gather(encoded), strict=True):
+        for where, decoded in codec.decode(message, share, flat.dtype):
+            room = part[where]
+            room.copy_(decoded[: room.numel()])
+
+
+def _messages(codec: Codec, count: int, share: int, like: Tensor) -> Tensor:
+    # Zeroed: a codec may leave bytes at the end alone.
+    return torch.zeros(count, codec.nbytes(share), dtype=torch.uint8, device=like.device)
+
+
+def _parts(flat: Tensor, ranks: int, share: int) -> list[Tensor]:
+    """What each rank adds up; the last ones may have less than a share, or nothing."""
+    return [flat[rank * share : (rank + 1) * share] for rank in range(ranks)]
+
+
+def _filled(part: Tensor, share: int) -> Tensor:
+    missing = share - part.numel()
+    return nn.functional.pad(part, (0, missing)) if missing else part
