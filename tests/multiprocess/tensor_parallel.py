@@ -6,16 +6,21 @@ import copy
 import functools
 from collections.abc import Callable
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
 from torch.nn import functional
 
+from doubletime.errors import MeshError
 from doubletime.training.builtin import BUILTIN
 from doubletime.training.tasks import language_models
 from doubletime.training.tensor_parallel.apply import apply
 from doubletime.training.tensor_parallel.derive import derive
+from doubletime.training.tensor_parallel.plan import Plan
+from doubletime.training.tensor_parallel.written import written
 
 Call = Callable[[nn.Module], Tensor]
 STEPS = 3
@@ -56,7 +61,11 @@ def _train(model: nn.Module, call: Call, look: Callable[[nn.Module, Tensor, int]
 
 
 def _expect_same(
-    make: Callable[[], nn.Module], call: Call, world_size: int, divided: set[str]
+    make: Callable[[], nn.Module],
+    call: Call,
+    world_size: int,
+    divided: set[str],
+    plan_of: Callable[[nn.Module, int], Plan] = derive,
 ) -> nn.Module:
     """Train the model divided and whole, compare all that can be; returns the divided one.
 
@@ -65,6 +74,7 @@ def _expect_same(
         call: what the model gives for some fixed input.
         world_size: how many ranks divide it.
         divided: names of all modules that the plan must divide.
+        plan_of: what makes the plan.
     """
     torch.manual_seed(3)
     alone = make().double()
@@ -73,7 +83,7 @@ def _expect_same(
         with torch.no_grad():
             for tensor in ours.parameters():
                 tensor.add_(1)
-    plan = derive(ours, world_size)
+    plan = plan_of(ours, world_size)
     assert {split.module for split in plan.splits} == divided, plan.describe()
     apply(ours, _mesh(world_size), plan)
     held = sum((p.to_local() if isinstance(p, DTensor) else p).numel() for p in ours.parameters())
@@ -262,6 +272,40 @@ def large_layers_alone(rank: int, world_size: int) -> None:
     _expect_same(_Unfollowable, lambda net: net(symbols), world_size, divided)
 
 
+def plan_by_hand(rank: int, world_size: int) -> None:
+    """In torch's styles, for a model of which nothing shows how it can be divided."""
+
+    def make() -> nn.Module:
+        blocks = (nn.ModuleDict({"up": nn.Linear(6, 8), "down": nn.Linear(8, 6)}) for _ in range(2))
+        return nn.ModuleList(blocks)
+
+    def call(net: nn.Module) -> Tensor:
+        y = x
+        for block in net.children():
+            y = block["down"](block["up"](y).relu())  # type: ignore[index]
+        return y
+
+    x = _inputs(3, 6)
+    styles = {"*.up": ColwiseParallel(), "*.down": RowwiseParallel()}
+    names = {f"{number}.{part}" for number in range(2) for part in ("up", "down")}
+    _expect_same(make, call, world_size, names, functools.partial(written, styles=styles))
+
+
+def what_does_not_fit(rank: int, world_size: int) -> None:
+    """Each is refused on every rank, and leaves the model usable."""
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
+    plan, mesh = derive(model, world_size), _mesh(world_size)
+    with pytest.raises(MeshError, match=f"a plan for 1 ranks cannot be applied on {world_size}"):
+        apply(model, mesh, derive(model, 1))
+    with pytest.raises(MeshError, match="divides '1', which the model does not have"):
+        apply(nn.Sequential(nn.Linear(4, 8)), mesh, plan)
+    apply(model, mesh, plan)
+    with pytest.raises(MeshError, match="a BatchNorm1d got an input of 3 dimensions"):
+        model(torch.zeros(5, 8, 4))
+    assert model(torch.zeros(5, 4)).shape == (5, 2)
+    assert isinstance(model[1].weight, DTensor)
+
+
 CHECKS = (
     mlp_with_dropout,
     gated_mlp,
@@ -271,4 +315,6 @@ CHECKS = (
     torch_transformer,
     attention_by_heads,
     large_layers_alone,
+    plan_by_hand,
+    what_does_not_fit,
 )

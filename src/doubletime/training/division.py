@@ -66,7 +66,8 @@ class Division:
             share_state(model)
         else:
             self.part = model
-            self.wrapped = parallelize(model, axes.mesh)
+            styles = task.tensor_parallel_plan(model)
+            self.wrapped = parallelize(model, axes.mesh, tensor_parallel_plan=styles)
 
     def _piped(self, model: nn.Module, seed: int) -> Pipeline:
         mesh = self._axes.mesh
@@ -94,7 +95,8 @@ class Division:
             seed=seed + self._axes.data_rank,  # what the loss draws is drawn alike along pp and tp
         )
         if mesh.tp > 1:
-            divide_tensors(model, list(pipeline.parts.values()), self._axes)
+            styles = self._task.tensor_parallel_plan(model)
+            divide_tensors(model, list(pipeline.parts.values()), self._axes, styles)
         return pipeline
 
     def backward(self, scale: LossScale, clock: WaitingClock) -> Gradients:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import ParallelStyle
 from torch.nn.parallel import DistributedDataParallel
 
 from doubletime.errors import MeshError
@@ -19,9 +20,16 @@ from doubletime.training.mesh import Mesh
 from doubletime.training.sharding import shard
 from doubletime.training.tensor_parallel.apply import apply
 from doubletime.training.tensor_parallel.derive import derive
+from doubletime.training.tensor_parallel.written import written
 
 
-def parallelize(model: nn.Module, mesh: Mesh | str | None = None, **options: Any) -> nn.Module:
+def parallelize(
+    model: nn.Module,
+    mesh: Mesh | str | None = None,
+    *,
+    tensor_parallel_plan: Mapping[str, ParallelStyle] | None = None,
+    **options: Any,
+) -> nn.Module:
     """The model, divided among ranks as the mesh says, its gradients averaged from now on.
 
     Every rank begins with rank 0's parameters and buffers. To descend along the mean over the
@@ -31,6 +39,8 @@ def parallelize(model: nn.Module, mesh: Mesh | str | None = None, **options: Any
     Args:
         model: this rank's copy; moved to the session's device.
         mesh: such as "fsdp=4" or "dp=2,tp=2"; data parallel over all ranks by default.
+        tensor_parallel_plan: as `Task.tensor_parallel_plan` gives it, for a mesh with tp; derived by
+            default.
         options: handed to DistributedDataParallel, such as `find_unused_parameters=True`.
 
     Returns:
@@ -60,7 +70,7 @@ def parallelize(model: nn.Module, mesh: Mesh | str | None = None, **options: Any
         )
     share_state(model)
     if axes.mesh.tp > 1:
-        divide_tensors(model, [model], axes)
+        divide_tensors(model, [model], axes, tensor_parallel_plan)
     if axes.mesh.fsdp > 1:
         return shard(model, axes.sub_mesh("dp", "fsdp"))
     if axes.mesh.dp > 1:
@@ -68,7 +78,12 @@ def parallelize(model: nn.Module, mesh: Mesh | str | None = None, **options: Any
     return model
 
 
-def divide_tensors(model: nn.Module, parts: Sequence[nn.Module], axes: Axes) -> None:
+def divide_tensors(
+    model: nn.Module,
+    parts: Sequence[nn.Module],
+    axes: Axes,
+    styles: Mapping[str, ParallelStyle] | None = None,
+) -> None:
     """Divide layers among the ranks along tp, in place; collective.
 
     Args:
@@ -76,15 +91,19 @@ def divide_tensors(model: nn.Module, parts: Sequence[nn.Module], axes: Axes) -> 
         parts: the model, or those of its stages that are computed here: what one returns, the next one
             gets whole.
         axes: of the mesh.
+        styles: a plan by hand; None to derive one.
 
     Raises:
-        MeshError: if no layer of the model can be divided.
+        MeshError: if no layer of the model can be divided, or the plan does not fit it.
     """
-    plan, mesh = derive(model, axes.mesh.tp), axes.sub_mesh("tp")
+    size, mesh = axes.mesh.tp, axes.sub_mesh("tp")
+    plan = derive(model, size) if styles is None else written(model, size, styles)
     for part in parts:
-        if part is not model:
+        if part is not model and styles is not None:
+            plan = written(part, size, styles, is_stage=True)
+        elif part is not model:
             try:
-                plan = derive(part, axes.mesh.tp)
+                plan = derive(part, size)
             except MeshError:
                 continue  # this stage has no layer of those that can be divided: it stays whole
         apply(part, mesh, plan)

@@ -10,13 +10,16 @@ import traceback
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from doubletime.errors import TaskError
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor.parallel import ParallelStyle
 
 Data = Dataset[Any] | tuple[Tensor, ...]
 
@@ -93,6 +96,15 @@ class Task:
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         """The optimizer over the model's parameters."""
         return torch.optim.SGD(parameters, lr=0.05, momentum=0.9)
+
+    def tensor_parallel_plan(self, model: nn.Module) -> Mapping[str, ParallelStyle] | None:
+        """How ranks along `tp` divide the model's layers, by their names; None: it is derived.
+
+        Names and styles are as `torch.distributed.tensor.parallel.parallelize_module` takes them;
+        * in a name stands for any letters.
+        """
+        del model
+        return None
 
     def lr_schedule(
         self, optimizer: torch.optim.Optimizer, steps: int

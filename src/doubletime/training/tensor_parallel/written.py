@@ -13,7 +13,9 @@ from doubletime.training.tensor_parallel import layers
 from doubletime.training.tensor_parallel.plan import Kept, Part, Plan, Role, Split
 
 
-def written(model: nn.Module, size: int, styles: Mapping[str, ParallelStyle]) -> Plan:
+def written(
+    model: nn.Module, size: int, styles: Mapping[str, ParallelStyle], *, is_stage: bool = False
+) -> Plan:
     """The plan by which `size` ranks divide the model's layers as they are told.
 
     Nobody proves that it computes what one process computes: `doubletime verify` shows it.
@@ -23,6 +25,7 @@ def written(model: nn.Module, size: int, styles: Mapping[str, ParallelStyle]) ->
         size: how many ranks.
         styles: by the layers' names, in which * stands for any letters, as torch's
             `parallelize_module` takes them.
+        is_stage: whether the model is part of a larger one, so that names may be of other parts.
 
     Raises:
         MeshError: if a name is none of the model's, what it is given is no style, or a layer's
@@ -37,7 +40,7 @@ def written(model: nn.Module, size: int, styles: Mapping[str, ParallelStyle]) ->
                 "give it a style of torch.distributed.tensor.parallel, such as ColwiseParallel()",
             )
         found = fnmatch.filter(names, pattern)
-        if not found:
+        if not found and not is_stage:
             raise MeshError(
                 f"tensor_parallel_plan() names {pattern}, which the model does not have",
                 f"it has {', '.join(list(names)[:12])}",
