@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from typing import NoReturn
 
-from doubletime.cli import streams
-from doubletime.cluster.loaded import Library
-from doubletime.errors import DoubletimeError
+_INTERRUPTED, _UNREAD = 130, 141  # as shells have it: 128 and SIGINT, SIGPIPE
 
 
 def main() -> None:
     """Run the command; exit 2 where it was called wrongly, 1 where doubletime says why not."""
+    try:
+        _main()
+    except KeyboardInterrupt:  # before a verb has begun: what is loaded takes a while
+        sys.exit(_INTERRUPTED)
+
+
+def _main() -> None:
+    from doubletime.cli import streams
+    from doubletime.errors import DoubletimeError
+
     streams.settle()
     try:
         try:
@@ -23,15 +30,13 @@ def main() -> None:
         _end(str(error))
     except BrokenPipeError:  # `| head` has seen enough
         streams.give_up()
-        sys.exit(128 + signal.SIGPIPE)
+        sys.exit(_UNREAD)
     except OSError as error:
         explained = streams.explain(error)
         if explained is None:
             raise
         streams.give_up()
         _end(str(explained))
-    except KeyboardInterrupt:  # before a verb has begun
-        sys.exit(128 + signal.SIGINT)
 
 
 def _carry_out() -> None:
@@ -44,6 +49,8 @@ def _carry_out() -> None:
 
 def _run(arguments: list[str]) -> NoReturn:
     """The verb whose users wait for it each time: past the others, and what it needs is asked at once."""
+    from doubletime.cluster.loaded import Library
+
     library = Library()
     try:
         from doubletime.cli.verbs import command

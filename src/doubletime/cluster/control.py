@@ -146,6 +146,12 @@ class Control:
         return sorted(found, key=lambda failure: failure.time_s)
 
     @property
+    def has_ranks(self) -> bool:
+        """Whether a rank has come."""
+        with self._lock:
+            return bool(self._members)
+
+    @property
     def has_silent_hosts(self) -> bool:
         """Whether a host has not been heard of for too long."""
         with self._lock:

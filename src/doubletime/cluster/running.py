@@ -167,7 +167,7 @@ class Running:
             ready, _, _ = select.select(open_streams, [], [], _POLL_S)
             open_streams -= {stream for stream in ready if not self._relay(stream)}
         for stream in self._streams.values():
-            self._write(stream.to, stream.filter.flush())
+            self._write_held(stream)
         self._close()
         self._shm.remove()
         if self._process.returncode:
@@ -199,7 +199,13 @@ class Running:
         """Hand on what might have become a banner, but did not go on."""
         for stream in self._streams.values():
             if stream.filter.is_holding and time.monotonic() - stream.read_s > _HELD_S:
-                self._write(stream.to, stream.filter.flush())
+                self._write_held(stream)
+
+    def _write_held(self, stream: _Stream) -> None:
+        """What might have become a banner; of a launcher that is told to end, an empty line may be all of it."""
+        held = stream.filter.flush()
+        if held.strip() or not self._signals.numbers:
+            self._write(stream.to, held)
 
     def _write(self, descriptor: int, data: bytes) -> None:
         """Write all, unless told to end meanwhile: a pager that reads no more must not stop us."""
@@ -243,7 +249,9 @@ class Running:
             self._control.order(number)
             self._schedule(_AFTER_SIGNAL_S, self._grace_s)
             return
-        self._process.send_signal(signal.SIGTERM if number == signal.SIGPIPE else number)
+        # A Python that is just starting answers SIGINT with a traceback.
+        is_quiet = number == signal.SIGPIPE or not self._control.has_ranks
+        self._process.send_signal(signal.SIGTERM if is_quiet else number)
         self._schedule(_AFTER_SIGNAL_S)
 
     def _has_failed(self) -> tuple[float, float, float] | None:

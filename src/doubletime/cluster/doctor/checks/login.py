@@ -95,7 +95,8 @@ def _trouble(survey: Survey, host: str, found: Refused) -> tuple[str, str, str]:
         return (
             "shell-hangs",
             f"{host} lets us in, but its login shell runs nothing for {found.reply.time_s:.0f} s",
-            f"{login} -v true; the first line of ~/.bashrc on {host} may be {_GUARD}",
+            f"{login} -v true; the first line of ~/.bashrc on {host} may be {_GUARD}; what hangs "
+            f"there since, end it there: pkill -f doubletime-doctor",
         )
     if found.is_locked:
         return (
