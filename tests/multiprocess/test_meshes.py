@@ -17,12 +17,11 @@ _reference = functools.cache(reference)
 
 TWO = ["dp=2>fsdp=2", "fsdp=2>dp=2", "tp=2", "pp=2"]
 FOUR = [
-    "fsdp=4",
-    "fsdp=4>dp=2,fsdp=2",
-    "dp=2,tp=2",
+    "fsdp=4>dp=2,tp=2",
+    "dp=2,fsdp=2",
     "fsdp=2,tp=2",
-    "dp=2,pp=2",
-    "pp=2,tp=2",
+    "dp=2,pp=2>dp=4",
+    "dp=4>pp=2,tp=2",
 ]
 EIGHT = ["dp=2,pp=2,tp=2"]
 

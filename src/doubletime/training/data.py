@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler, TensorDataset
 
 from doubletime.errors import DataError, TaskError
 from doubletime.training import session
-from doubletime.training.axes import axes_of
+from doubletime.training.axes import Axes, axes_of
 from doubletime.training.mesh import Mesh
 from doubletime.training.task import Data
 
@@ -115,6 +115,7 @@ class Batches:
     with `count` 0 and `weight` 0, so that the rank still takes part in the step.
 
     Attributes:
+        axes: of the mesh whose ranks get others; None for all ranks.
         count: samples of the batch at hand that count, on this rank.
         indices: of these, as the dataset numbers them.
         global_count: the same over all ranks.
@@ -124,8 +125,15 @@ class Batches:
             once the batch at hand has been trained on.
     """
 
-    def __init__(self, data: Data, sampler: ShardedSampler, num_workers: int = 0) -> None:
+    def __init__(
+        self,
+        data: Data,
+        sampler: ShardedSampler,
+        num_workers: int = 0,
+        axes: Axes | None = None,
+    ) -> None:
         self.sampler = sampler
+        self.axes = axes
         self.count = 0
         self.indices: list[int] = []
         self.global_count = 0
@@ -263,7 +271,7 @@ def loader(
         shuffle=shuffle,
         seed=seed,
     )
-    return Batches(data, sampler, num_workers)
+    return Batches(data, sampler, num_workers, axes)
 
 
 def tensors_of(data: Data) -> tuple[Tensor, ...] | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from doubletime.errors import CheckpointError
 from doubletime.training import session
 from doubletime.training.agreement import Agreement
+from doubletime.training.axes import axes_of
 from doubletime.training.checkpoint import randomness, restoring
 from doubletime.training.checkpoint.contents import Parts
 from doubletime.training.checkpoint.saver import Saved, Saver
@@ -96,6 +97,7 @@ class Keeper:
         self._keeping, self._parts, self._facts = keeping, parts, facts
         self._told, self._observe, self._sender = told, observe, sender
         self._joined = session.current()
+        self._axes = parts.axes or axes_of()
         self._saver = Saver(keeping.folder, keeping.keep)
         self._agreement = Agreement(3)
         self._is_of_one_before = False  # what is under way is said of a checkpoint before this one
@@ -123,8 +125,12 @@ class Keeper:
             self._observe(Notice(f"{why}; the one before is taken"))
         position = found.run["position"]
         step = self._steps_until(position["epoch"], position["step"])
-        loss_sum = sum(float(own["loss_sum"]) for own in found.own)
-        randomness.go_on(found.own, found.world_size, step, self._facts.seed)
+        mesh = found.run["mesh"]
+        randomness.go_on(found.own, mesh, self._axes, step, self._facts.seed)
+        if mesh == str(self._axes.mesh):
+            loss_sum = float(found.own[0]["loss_sum"])
+        else:  # one of those with other samples has all
+            loss_sum = float(found.run["loss_sum"]) if self._axes.data_rank == 0 else 0.0
         sent = [own.get("sending", {}) for own in found.own]
         for note in self._sender.go_on(found.run.get("sending", {}), sent, found.world_size):
             self._observe(Notice(note))
@@ -194,6 +200,7 @@ class Keeper:
         self._saved_step = step
         self._sender.meet()
         position = asdict(progress)
+        [loss_sum] = self._axes.sum_over_data([progress.loss_sum])
         own = {
             "loss_sum": position.pop("loss_sum"),
             "random": randomness.capture(),
@@ -202,6 +209,8 @@ class Keeper:
         run = {
             "facts": asdict(self._facts),
             "position": position,
+            "mesh": str(self._axes.mesh),
+            "loss_sum": loss_sum,
             "sending": self._sender.shared(),
         }
         self._saver.begin(step, self._parts, run, own)

@@ -136,7 +136,7 @@ class _Trainer:
         self.model, self.bare_model = self.division.wrapped, self.division.part
         torch.manual_seed(recipe.seed + self.axes.seed)
         if switches.compile:
-            compile_model(self.model, joined.device)
+            compile_model(self.bare_model, joined.device)
         self.optimizer = optimizer_of(task, self.bare_model, switches)
         steps = len(self.batches)
         rate = Rate(switches, self.optimizer, recipe.global_batch, task.global_batch, steps)
@@ -183,7 +183,7 @@ class _Trainer:
     @property
     def parts(self) -> Parts:
         """What a checkpoint holds of it."""
-        return Parts(self.bare_model, self.optimizer, self.lr_schedule)
+        return Parts(self.bare_model, self.optimizer, self.lr_schedule, self.axes)
 
     def lay_out(self) -> None:
         """Have gradients lie in their buckets as after a first step, before a state is restored.

@@ -13,6 +13,8 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from doubletime.errors import CheckpointError
+from doubletime.training.axes import Axes
+from doubletime.training.checkpoint.exchange import of_all
 
 Stored = Mapping[str, TensorStorageMetadata | BytesStorageMetadata]
 
@@ -23,11 +25,22 @@ _NAMED = 3  # so many keys of each kind are named
 
 @dataclass(frozen=True)
 class Parts:
-    """What is trained, and what trains it; what is None is not saved, and not looked for."""
+    """What is trained, and what trains it; what is None is not saved, and not looked for.
+
+    Attributes:
+        model, optimizer, lr_schedule: of this rank.
+        axes: of the mesh that divides the model; data parallel over all ranks by default.
+    """
 
     model: nn.Module | None = None
     optimizer: torch.optim.Optimizer | None = None
     lr_schedule: torch.optim.lr_scheduler.LRScheduler | None = None
+    axes: Axes | None = None
+
+    @property
+    def is_staged(self) -> bool:
+        """Whether other ranks have other layers."""
+        return self.axes is not None and self.axes.mesh.pp > 1
 
     @property
     def bare_model(self) -> nn.Module | None:
@@ -51,10 +64,10 @@ def rank_keys(stored: Stored) -> list[str]:
 def flatten(
     parts: Parts, run: Mapping[str, Any], own: Mapping[str, Any], rank: int
 ) -> dict[str, Any]:
-    """This rank's part of a checkpoint: tensors, not copied, and objects, by name.
+    """This rank's part of a checkpoint: tensors, not copied, and objects, by name; collective.
 
     What all ranks have alike stands under the same name on all, and is written once, by one of them.
-    Buffers are rank 0's: data parallel training begins each step with those.
+    Buffers are those of the ranks with the first samples: training begins each step with those.
 
     Args:
         parts: what is trained.
@@ -67,8 +80,9 @@ def flatten(
     model = parts.bare_model
     if model is not None:
         parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+        is_first = rank == 0 if parts.axes is None else parts.axes.data_rank == 0
         for name, value in model.state_dict().items():
-            if rank == 0 or name in parameters or isinstance(value, DTensor):
+            if is_first or name in parameters or isinstance(value, DTensor):
                 state[_MODEL + name] = value
     if parts.optimizer is not None:
         names, values = _names(parts), {}
@@ -77,7 +91,7 @@ def flatten(
             tensors = {key: each for key, each in entries.items() if isinstance(each, Tensor)}
             state |= {f"{_OPTIMIZER}{name}/{key}": each for key, each in tensors.items()}
             values[name] = {key: each for key, each in entries.items() if key not in tensors}
-        objects["optimizer"] = {"groups": _groups(parts), "values": values}
+        objects["optimizer"] = _of_all_stages(parts, {"groups": _groups(parts), "values": values})
     if parts.lr_schedule is not None:
         objects["lr_schedule"] = parts.lr_schedule.state_dict()
     if rank == 0:
@@ -101,16 +115,30 @@ def changes_with_steps_only(parts: Parts) -> frozenset[str]:
     return frozenset(found)
 
 
-def check_model(parts: Parts, stored: Stored, where: str) -> None:
+def shapes(parts: Parts) -> dict[str, str] | None:
+    """Type and shape of each tensor of the model, on all ranks; None without a model. Collective."""
+    model = parts.bare_model
+    if model is None:
+        return None
+    here = {name: _shape(value) for name, value in model.state_dict().items()}
+    if not parts.is_staged:
+        return here
+    return {name: shape for stage in of_all(here) for name, shape in stage.items()}
+
+
+def check_model(here: Mapping[str, str] | None, stored: Stored, where: str) -> None:
     """Whether the model is the one that was saved, before anything is changed.
+
+    Args:
+        here: its `shapes`.
+        stored: what the checkpoint holds.
+        where: to name it.
 
     Raises:
         CheckpointError: if it is not; it names what is missing, unexpected or of another shape.
     """
-    model = parts.bare_model
-    if model is None:
+    if here is None:
         return
-    here = {name: _shape(value) for name, value in model.state_dict().items()}
     saved = {
         key.removeprefix(_MODEL): _stored_shape(value)
         for key, value in stored.items()
@@ -161,6 +189,8 @@ def targets(parts: Parts, stored: Stored) -> dict[str, Any]:
         for key, about in stored.items():
             if key.startswith(_OPTIMIZER) and isinstance(about, TensorStorageMetadata):
                 name = key.removeprefix(_OPTIMIZER).rpartition("/")[0]
+                if parts.is_staged and name not in parameters:
+                    continue  # another rank's
                 found[key] = _room(parameters.get(name), about)
     return found
 
@@ -175,8 +205,8 @@ def apply(parts: Parts, loaded: Mapping[str, Any], where: str) -> None:
     model, optimizer = parts.bare_model, parts.optimizer
     names = [group["params"] for group in _groups(parts)]
     saved = objects.get("optimizer")
-    there = None if saved is None else [group["params"] for group in saved["groups"]]
-    if optimizer is not None and there != names:
+    there = [] if saved is None else [group["params"] for group in saved["groups"]]
+    if optimizer is not None and not _are_of(names, there, parts):
         raise CheckpointError(
             f"{where} was made with an optimizer of other parameters",
             "give the optimizer the parameters in the groups that it had",
@@ -187,24 +217,51 @@ def apply(parts: Parts, loaded: Mapping[str, Any], where: str) -> None:
     if model is not None:
         model.load_state_dict(_within(loaded, _MODEL))
     if optimizer is not None:
-        optimizer.load_state_dict(_optimizer_state(saved, _within(loaded, _OPTIMIZER)))
+        tensors = _within(loaded, _OPTIMIZER)
+        optimizer.load_state_dict(_optimizer_state(saved, tensors, names))
     if parts.lr_schedule is not None:
         parts.lr_schedule.load_state_dict(objects["lr_schedule"])
 
 
-def _optimizer_state(saved: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    """What an optimizer takes back, which knows its parameters by number."""
-    names = [name for group in saved["groups"] for name in group["params"]]
-    number_of = {name: number for number, name in enumerate(names)}
+def _are_of(names: list[list[str]], there: list[list[str]], parts: Parts) -> bool:
+    """Whether an optimizer's parameters are those that were saved, or this stage's of them, by group."""
+    if len(names) != len(there):
+        return False
+    if parts.is_staged:
+        return all(set(own) <= set(saved) for own, saved in zip(names, there, strict=True))
+    return [sorted(own) for own in names] == [sorted(saved) for saved in there]
+
+
+def _of_all_stages(parts: Parts, optimizer: dict[str, Any]) -> dict[str, Any]:
+    """What is to be saved of the optimizers of all stages, as of one over the whole model."""
+    if parts.axes is None or not parts.is_staged:
+        return optimizer
+    everyone = of_all(optimizer)
+    stages = [everyone[rank] for rank in parts.axes.mesh.groups("pp")[0]]
+    groups = [
+        {**group[0], "params": [name for each in group for name in each["params"]]}
+        for group in zip(*(stage["groups"] for stage in stages), strict=True)
+    ]
+    values = {name: entries for stage in stages for name, entries in stage["values"].items()}
+    return {"groups": groups, "values": values}
+
+
+def _optimizer_state(
+    saved: Mapping[str, Any], tensors: Mapping[str, Tensor], names: list[list[str]]
+) -> dict[str, Any]:
+    """What an optimizer takes back, which knows its parameters by number, those of `names` in order."""
+    own = [name for group in names for name in group]
+    number_of = {name: number for number, name in enumerate(own)}
     state: dict[int, dict[str, Any]] = {}
     for name, entries in saved["values"].items():
-        state.setdefault(number_of[name], {}).update(entries)
+        if name in number_of:
+            state.setdefault(number_of[name], {}).update(entries)
     for key, tensor in tensors.items():
         name, _, entry = key.rpartition("/")
         state.setdefault(number_of[name], {})[entry] = tensor
     groups = [
-        {**group, "params": [number_of[name] for name in group["params"]]}
-        for group in saved["groups"]
+        {**group, "params": [number_of[name] for name in of_group]}
+        for group, of_group in zip(saved["groups"], names, strict=True)
     ]
     return {"state": state, "param_groups": groups}
 

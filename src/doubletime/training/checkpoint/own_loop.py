@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from doubletime.errors import CheckpointError
+from doubletime.training.axes import Axes, axes_of
 from doubletime.training.checkpoint import folder, randomness, restoring
 from doubletime.training.checkpoint.contents import Parts
 from doubletime.training.checkpoint.exchange import on_rank_0
@@ -57,7 +58,11 @@ def save(
 
     folder.share(path)
     step = on_rank_0(number)
-    run = {"position": None if batches is None else batches.position, "state": dict(state or {})}
+    run = {
+        "position": None if batches is None else batches.position,
+        "state": dict(state or {}),
+        "mesh": str(_axes(batches).mesh),
+    }
     saver = Saver(path, keep)
     try:
         saver.begin(step, parts, run, {"random": randomness.capture()})
@@ -114,6 +119,12 @@ def resume(
         if isinstance(position, Mapping):  # of `dt.train`
             position = (position["epoch"], position["step"])
         batches.resume(*position)
-    randomness.go_on(found.own, found.world_size, folder.step_of(found.path))
+    mesh = found.run["mesh"]
+    randomness.go_on(found.own, mesh, _axes(batches), folder.step_of(found.path))
     state: Mapping[str, Any] = found.run.get("state", {})
     return state
+
+
+def _axes(batches: Batches | None) -> Axes:
+    """Of the mesh that the batches are for; data parallel over all ranks by default."""
+    return axes_of() if batches is None or batches.axes is None else batches.axes

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from doubletime.training import session
+from doubletime.training.axes import Axes
 
 _SEEDS_APART = 1_000_003
 
@@ -37,17 +37,20 @@ def restore(state: dict[str, Any]) -> None:
         np.random.set_state(state["numpy"])
 
 
-def go_on(saved: Sequence[Mapping[str, Any]], world_size: int, step: int, seed: int = 0) -> None:
+def go_on(
+    saved: Sequence[Mapping[str, Any]], mesh: str, axes: Axes, step: int, seed: int = 0
+) -> None:
     """Let the generators go on where a checkpoint was made.
 
     Args:
         saved: what this rank had saved, under "random".
-        world_size: how many ranks saved: another number is seeded anew, differently on each rank.
+        mesh: that the ranks formed which saved: on another one they are seeded anew, differently but
+            where they are to draw alike.
+        axes: of the mesh here.
         step: after which it was made, so that no draw comes twice.
         seed: of the run.
     """
-    joined = session.current()
-    if world_size == joined.world_size:
+    if mesh == str(axes.mesh):
         restore(saved[0]["random"])
     else:
-        torch.manual_seed(seed + _SEEDS_APART * step + joined.rank)
+        torch.manual_seed(seed + _SEEDS_APART * step + axes.seed)

@@ -73,6 +73,7 @@ def restore(candidates: Sequence[Path], parts: Parts) -> Restored | None:
 def _read(path: Path, parts: Parts) -> Restored | str:
     """What was read, on every rank; or why it is damaged, on one of them."""
     joined = session.current()
+    here = contents.shapes(parts)
     damage: str | None = None
     refusal: CheckpointError | None = None
     loaded: dict[str, Any] = {}
@@ -80,7 +81,7 @@ def _read(path: Path, parts: Parts) -> Restored | str:
     try:
         metadata = storage.describe(path)
         try:
-            contents.check_model(parts, metadata.state_dict_metadata, str(path))
+            contents.check_model(here, metadata.state_dict_metadata, str(path))
         except CheckpointError as error:
             refusal = error
         else:
