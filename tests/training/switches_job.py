@@ -324,6 +324,14 @@ def alike(n):
     assert what == f"after step 3 of epoch 1, 2.bias on rank {n - 1} differs from rank 0's", what
 
 
+def compiled(n):
+    if n > 2:
+        return  # it takes long, and does not depend on them
+    wanted, _ = by_hand(Normalized())
+    switches = {"sync_batchnorm": True, "checkpoint_activations": True, "compile": True}
+    check_same(train(Normalized(), **switches)[0], wanted)
+
+
 def idle(n):
     rank = session.current().rank
     what = refused(Idle())
@@ -337,7 +345,7 @@ def idle(n):
 def main():
     joined = session.init(sys.argv[1])
     for check in (
-        accumulate, clipped, normalized, skipped, layerwise, sixteen_bits, alike, idle,
+        accumulate, clipped, normalized, skipped, layerwise, sixteen_bits, alike, compiled, idle,
     ):  # fmt: skip
         if len(sys.argv) < 3 or check.__name__ in sys.argv[2:]:
             check(joined.world_size)

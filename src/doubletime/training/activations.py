@@ -72,19 +72,19 @@ def _chain(steps: Sequence[Callable[[Any], Any]]) -> Callable[[Any], Any]:
 
 def _twice(forward: Callable[..., Any], modules: Sequence[nn.Module]) -> Callable[..., Any]:
     """The same, but for what it keeps until its backward pass: its inputs only."""
+    options: dict[str, Any] = {"use_reentrant": False}
+    has_buffers = any(True for module in modules for _ in module.buffers())
+    if has_buffers:
+        options["context_fn"] = lambda: (contextlib.nullcontext(), _buffers_kept(modules))
 
     def again(*args: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled():
             return forward(*args, **kwargs)
-        return checkpoint(
-            forward,
-            *args,
-            use_reentrant=False,
-            context_fn=lambda: (contextlib.nullcontext(), _buffers_kept(modules)),
-            **kwargs,
-        )
+        return checkpoint(forward, *args, **options, **kwargs)
 
-    return again
+    # The compiler knows no contexts of ours: such a block is left as it is.
+    uncompiled: Callable[..., Any] = torch.compiler.disable(again) if has_buffers else again
+    return uncompiled
 
 
 @contextlib.contextmanager

@@ -48,7 +48,14 @@ def model_of(task: Task, switches: Switches, axes: Axes) -> nn.Module:
 
 
 def compile_model(model: nn.Module, device: torch.device) -> None:
-    """Compile the model, as `parallelize` returned it, at its first call; in place.
+    """Compile the model at its first call; in place.
+
+    Not what DistributedDataParallel puts around it, whose messages are none of the compiler's business: it
+    cuts its graphs so that gradients are sent while the rest is computed all the same.
+
+    Args:
+        model: itself, not what `parallelize` returned.
+        device: where it computes.
 
     Raises:
         TrainingError: if that needs a compiler which is not there.

@@ -101,6 +101,7 @@ class SyncBatchNorm(_BatchNorm):
         made.__dict__.update({name: copy.deepcopy(each, memo) for name, each in vars(self).items()})
         return made
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # messages cannot be compiled
     def forward(self, input: Tensor) -> Tensor:
         """The input, normalized over all dims but the second; of its shape.
 
