@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from doubletime.errors import TrainingError
+from doubletime.errors import CheckpointError, TrainingError
 from doubletime.training import loop
 from doubletime.training.activations import recompute_activations
 from doubletime.training.alike import differences, fingerprint
@@ -109,6 +109,13 @@ def test_a_run_goes_on_with_its_scale_and_its_skips(tmp_path):
             Keeping(tmp_path / "d", every=0, candidates=(tmp_path / "c" / "step-00000004",)),
             on_nan="skip:1",
         )
+
+
+def test_another_optimizer_does_not_go_on_with_the_first_ones_state(tmp_path):
+    _run(Small(), Keeping(tmp_path / "a", every=8))
+    keeping = Keeping(tmp_path / "b", every=0, candidates=(tmp_path / "a" / "step-00000008",))
+    with pytest.raises(CheckpointError, match="made with the optimizer SGD, this run has Lars"):
+        _run(Small(), keeping, optimizer="lars", lr=1.0)
 
 
 def test_scales_follow_overflows():

@@ -91,6 +91,7 @@ def flatten(
             tensors = {key: each for key, each in entries.items() if isinstance(each, Tensor)}
             state |= {f"{_OPTIMIZER}{name}/{key}": each for key, each in tensors.items()}
             values[name] = {key: each for key, each in entries.items() if key not in tensors}
+        objects["optimizer_kind"] = type(parts.optimizer).__name__
         objects["optimizer"] = _of_all_stages(parts, {"groups": _groups(parts), "values": values})
     if parts.lr_schedule is not None:
         objects["lr_schedule"] = parts.lr_schedule.state_dict()
@@ -206,6 +207,13 @@ def apply(parts: Parts, loaded: Mapping[str, Any], where: str) -> None:
     names = [group["params"] for group in _groups(parts)]
     saved = objects.get("optimizer")
     there = [] if saved is None else [group["params"] for group in saved["groups"]]
+    kind = type(optimizer).__name__
+    if optimizer is not None and objects.get("optimizer_kind", kind) != kind:
+        before = objects["optimizer_kind"]
+        raise CheckpointError(
+            f"{where} was made with the optimizer {before}, this run has {kind}",
+            f"train with {before}, or begin anew: --resume never, under another --name",
+        )
     if optimizer is not None and not _are_of(names, there, parts):
         raise CheckpointError(
             f"{where} was made with an optimizer of other parameters",
