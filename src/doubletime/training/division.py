@@ -12,12 +12,14 @@ from doubletime.training import reproducible, session
 from doubletime.training.axes import Axes
 from doubletime.training.backward import Backward, Gradients
 from doubletime.training.data import Batches, to_device
-from doubletime.training.parallelize import divide_tensors, parallelize, share_state
+from doubletime.training.parallelize import divide_stages, parallelize, share_state
 from doubletime.training.pipeline.pipeline import Pipeline
 from doubletime.training.pipelined import PipelinedBackward
 from doubletime.training.precision import LossScale
 from doubletime.training.recipe import Recipe
 from doubletime.training.task import Task
+from doubletime.training.tensor_parallel.plan import Plan
+from doubletime.training.tensor_parallel.written import plan_of
 from doubletime.training.waiting import WaitingClock
 
 _NOT_IN_A_PIPELINE = {
@@ -42,7 +44,7 @@ class Division:
         part: what this rank has of the model, to be optimized and saved.
         wrapped: what the loss calls.
         parameters: how many are trained, on all ranks together.
-        notices: what people must know before they compare results with those of one process.
+        notices: what people must know of how it is divided.
 
     Raises:
         MeshError: if the model, or a switch of the recipe, does not go with the mesh.
@@ -60,14 +62,13 @@ class Division:
         if axes.mesh.pp > 1:
             self._pipeline = self._piped(model, recipe.seed)
             self.part = self.wrapped = self._pipeline.module
-            self.notices = self._pipeline.notices
+            self.notices += self._pipeline.notices
         elif self._switches.reproducible:  # sums gradients itself
             self.part = self.wrapped = model.to(self._joined.device)
             share_state(model)
         else:
             self.part = model
-            styles = task.tensor_parallel_plan(model)
-            self.wrapped = parallelize(model, axes.mesh, tensor_parallel_plan=styles)
+            self.wrapped = parallelize(model, axes.mesh, tensor_parallel_plan=self._plan(model))
 
     def _piped(self, model: nn.Module, seed: int) -> Pipeline:
         mesh = self._axes.mesh
@@ -95,9 +96,19 @@ class Division:
             seed=seed + self._axes.data_rank,  # what the loss draws is drawn alike along pp and tp
         )
         if mesh.tp > 1:
+            self._plan(model)  # a model that cannot be divided is refused by all ranks
             styles = self._task.tensor_parallel_plan(model)
-            divide_tensors(model, list(pipeline.parts.values()), self._axes, styles)
+            divide_stages(list(pipeline.parts.values()), self._axes, styles)
         return pipeline
+
+    def _plan(self, model: nn.Module) -> Plan | None:
+        """How layers are divided along tp, which people are told."""
+        size = self._axes.mesh.tp
+        if size == 1:
+            return None
+        plan = plan_of(model, size, self._task.tensor_parallel_plan(model))
+        self.notices += (f"tp={size} divides layers:\n{plan.describe()}",)
+        return plan
 
     def backward(self, scale: LossScale, clock: WaitingClock) -> Gradients:
         """What computes the gradients of each step."""

@@ -20,14 +20,15 @@ from doubletime.training.mesh import Mesh
 from doubletime.training.sharding import shard
 from doubletime.training.tensor_parallel.apply import apply
 from doubletime.training.tensor_parallel.derive import derive
-from doubletime.training.tensor_parallel.written import written
+from doubletime.training.tensor_parallel.plan import Plan
+from doubletime.training.tensor_parallel.written import plan_of, written
 
 
 def parallelize(
     model: nn.Module,
     mesh: Mesh | str | None = None,
     *,
-    tensor_parallel_plan: Mapping[str, ParallelStyle] | None = None,
+    tensor_parallel_plan: Plan | Mapping[str, ParallelStyle] | None = None,
     **options: Any,
 ) -> nn.Module:
     """The model, divided among ranks as the mesh says, its gradients averaged from now on.
@@ -70,7 +71,10 @@ def parallelize(
         )
     share_state(model)
     if axes.mesh.tp > 1:
-        divide_tensors(model, [model], axes, tensor_parallel_plan)
+        plan = tensor_parallel_plan
+        if not isinstance(plan, Plan):
+            plan = plan_of(model, axes.mesh.tp, plan)
+        apply(model, axes.sub_mesh("tp"), plan)
     if axes.mesh.fsdp > 1:
         return shard(model, axes.sub_mesh("dp", "fsdp"))
     if axes.mesh.dp > 1:
@@ -78,35 +82,31 @@ def parallelize(
     return model
 
 
-def divide_tensors(
-    model: nn.Module,
-    parts: Sequence[nn.Module],
+def divide_stages(
+    stages: Sequence[nn.Module],
     axes: Axes,
     styles: Mapping[str, ParallelStyle] | None = None,
 ) -> None:
-    """Divide layers among the ranks along tp, in place; collective.
+    """Divide the layers of stages among the ranks along tp, in place; collective.
 
     Args:
-        model: the same on all ranks.
-        parts: the model, or those of its stages that are computed here: what one returns, the next one
-            gets whole.
+        stages: of the model, those that are computed here: what one returns, the next one gets whole.
         axes: of the mesh.
         styles: a plan by hand; None to derive one.
 
     Raises:
-        MeshError: if no layer of the model can be divided, or the plan does not fit it.
+        MeshError: if the plan does not fit a stage.
     """
     size, mesh = axes.mesh.tp, axes.sub_mesh("tp")
-    plan = derive(model, size) if styles is None else written(model, size, styles)
-    for part in parts:
-        if part is not model and styles is not None:
-            plan = written(part, size, styles, is_stage=True)
-        elif part is not model:
+    for stage in stages:
+        if styles is not None:
+            plan = written(stage, size, styles, is_stage=True)
+        else:
             try:
-                plan = derive(part, size)
+                plan = derive(stage, size)
             except MeshError:
                 continue  # this stage has no layer of those that can be divided: it stays whole
-        apply(part, mesh, plan)
+        apply(stage, mesh, plan)
 
 
 def share_state(model: nn.Module) -> None:

@@ -10,7 +10,13 @@ from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, Ro
 
 from doubletime.errors import MeshError
 from doubletime.training.tensor_parallel import layers
+from doubletime.training.tensor_parallel.derive import derive
 from doubletime.training.tensor_parallel.plan import Kept, Part, Plan, Role, Split
+
+
+def plan_of(model: nn.Module, size: int, styles: Mapping[str, ParallelStyle] | None = None) -> Plan:
+    """The plan as it is said by hand, or else derived; see `written` and `derive`."""
+    return derive(model, size) if styles is None else written(model, size, styles)
 
 
 def written(
