@@ -83,6 +83,10 @@ def test_a_loss_that_is_not_finite_ends_the_job_and_is_told_once(tmp_path):
         ),
         (["digits", "--epochs", "0"], "epochs is 0\n  remedy: give epochs 1 or more"),
         (
+            ["digits", "-n", "2", "--outer", "diloco"],
+            "outer is given, but ranks average gradients at each step\n  remedy: add --local-steps",
+        ),
+        (
             ["digits", "-n", "2", "--precision", "fp8"],
             "precision is 'fp8'\n  remedy: one of fp32, bf16, fp16",
         ),

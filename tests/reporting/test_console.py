@@ -1,7 +1,9 @@
 """A run as people see it: lines off a terminal, a bar on one, a table at the end."""
 
 import io
+from dataclasses import replace
 
+import pytest
 from rich.console import Console
 
 from doubletime.reporting.console import (
@@ -113,3 +115,14 @@ def test_a_rank_behind_a_pipe_draws_where_its_starter_has_a_terminal(monkeypatch
 def test_words():
     assert show_metrics({"accuracy": 0.5, "loss": 2.0}) == ["accuracy 50.00%", "loss 2.0000"]
     assert show_metrics({"accuracy": 0.5, "loss": 2.0}, only_main=True) == ["accuracy 50.00%"]
+
+
+@pytest.mark.parametrize(
+    ("share", "shown"), [(0.5, "50.0%"), (0.1, "1/10"), (0.0032, "1/312"), (1.5, "150.0%")]
+)
+def test_what_was_sent_is_told_where_it_is_not_all(share, shown):
+    assert "sent, of" not in _shown(TWO)
+    [line] = [
+        line for line in _shown(replace(TWO, sent_share=share)).splitlines() if "sent" in line
+    ]
+    assert line.split()[-1] == shown
