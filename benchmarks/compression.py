@@ -70,6 +70,8 @@ def rank(backend: str) -> None:
         taken = _timed(model, optimizer, sender, inputs, labels, chunk)
         found[name] = {"step": asdict(spread(taken)), "sent_share": sender.sent_share}
         sender.close()
+        if joined.rank == 0:
+            print(f"{name}: {spread(taken).median_s:.3f} s", file=sys.stderr, flush=True)
     if joined.rank == 0:
         what = library.describe() if backend == "mpi" else backend
         print(json.dumps({"library": what, "kinds": found}))
@@ -97,10 +99,11 @@ def _timed(
 
     steps()
     dist.barrier()
-    first = torch.tensor([steps()], dtype=torch.float64)
+    own = [steps()]
+    first = torch.tensor(own, dtype=torch.float64)
     dist.all_reduce(first, dist.ReduceOp.MAX)
     count = max(2, min(60, math.ceil(SECONDS / (chunk * float(first)))))
-    taken = torch.tensor([steps() for _ in range(count)], dtype=torch.float64)
+    taken = torch.tensor(own + [steps() for _ in range(count - 1)], dtype=torch.float64)
     dist.all_reduce(taken, dist.ReduceOp.MAX)
     return [float(each) for each in taken]
 
@@ -109,7 +112,7 @@ def measure(cluster: VirtualCluster, backend: str) -> dict[str, Any]:
     """One job over the cluster's hosts."""
     env = {"OMP_NUM_THREADS": "1"}
     done = jobs.mpiexec(
-        cluster, "mpich", Path(__file__), HOSTS, 1, args=["rank", backend], env=env, timeout=240
+        cluster, "mpich", Path(__file__), HOSTS, 1, args=["rank", backend], env=env, timeout=400
     ).check()
     return dict(json.loads(next(line for line in done.stdout.splitlines() if line[0] == "{")))
 
