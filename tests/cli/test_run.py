@@ -123,6 +123,18 @@ def test_what_cannot_be_is_refused(arguments, message, environment):
     assert "Traceback" not in ended.stderr
 
 
+def test_logs_that_nobody_asked_for_are_left_out_where_nothing_can_be_written(tmp_path):
+    program = (
+        "import os\nfrom doubletime.cli import run\n"
+        "for base in ('/proc/logs', '', 'logs'):\n"
+        "    os.environ['DOUBLETIME_LOGS'] = base\n"
+        "    print(run._new_log_folder() is not None)"
+    )
+    ended = run_command([str(venv(None) / "bin" / "python"), "-c", program], cwd=tmp_path)
+    assert ended.check().stdout == "False\nFalse\nTrue\n"
+    assert "what each rank writes is not kept: /proc: " in ended.stderr
+
+
 def test_large_output_is_not_lost(mpi, tmp_path):
     script = write(tmp_path, "import sys\nfor i in range(20000):\n    print('x' * 79)\n"
                    "    print('y' * 79, file=sys.stderr)\n")  # fmt: skip

@@ -166,9 +166,19 @@ def run(
 
 
 def _new_log_folder() -> Path | None:
-    """A folder that no other run has; None where DOUBLETIME_LOGS is set to nothing."""
+    """A folder that no other run has; None where DOUBLETIME_LOGS is set to nothing, or cannot be made."""
     base = os.environ.get(LOGS_VARIABLE, "doubletime-logs")
     if not base:
+        return None
+    import tempfile
+
+    whole = Path(base).absolute()
+    there = next(each for each in (whole, *whole.parents) if each.exists())
+    try:
+        with tempfile.TemporaryFile(dir=there):
+            pass
+    except OSError as error:
+        _say(f"what each rank writes is not kept: {there}: {error.strerror}")
         return None
     folder = Path(base, time.strftime(f"%Y%m%d-%H%M%S-{os.getpid()}"))
     _say(f"what each rank writes is kept in {folder}")

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from doubletime.collectives.catalogue import find
-from doubletime.collectives.execution import Course
 from doubletime.collectives.schedule import Collective, Problem
 from doubletime.collectives.topology import Topology
 from doubletime.errors import ScheduleError
+
+if TYPE_CHECKING:
+    from doubletime.collectives.execution import Course
 
 NATIVE = "native"
 DEFAULT_SEGMENT_NBYTES = 512 << 10
@@ -79,6 +82,10 @@ def course(
     itemsize: int,
 ) -> Course:
     """One rank's rounds for a tensor of so many elements; kept, since training repeats its calls."""
+    from doubletime.collectives.execution import (
+        Course,
+    )  # with torch, which commands' options need not
+
     asked = problem(choice, collective, topology, root, elements * itemsize)
     rounds = find(choice.algorithm).rounds(asked, rank)
     return Course.of(rounds, asked.bounds(elements))

@@ -9,7 +9,7 @@ from doubletime.collectives.catalogue import AUTO, find
 from doubletime.collectives.choice import NATIVE
 from doubletime.errors import TrainingError
 from doubletime.training.compression import spec
-from doubletime.training.local_sgd import OUTER, LocalSteps
+from doubletime.training.local_steps import OUTER, LocalSteps
 from doubletime.training.switches import Switches
 
 
