@@ -74,6 +74,12 @@ def test_a_loss_that_is_not_finite_names_its_samples():
     assert caught.value.remedy == "mend the data, or --on-nan skip"
 
 
+def test_what_is_switched_on_is_told_and_recorded():
+    events = []
+    loop.run(Small(), Recipe.of(Small(), switches=Switches(accumulate=2)), events.append)
+    assert events[0].session.endswith(", with accumulate 2")
+
+
 def test_with_parts_the_samples_are_those_of_the_part():
     with pytest.raises(TrainingError, match=rf"over sample {SPOILT}; {SPOILT} holds NaN"):
         _run(Spoilt(), accumulate=4)

@@ -178,7 +178,9 @@ class _Trainer:
     def _describe_ranks(self) -> str:
         mesh = "" if self.axes.mesh.is_data_parallel else f", mesh {self.axes.mesh}"
         sending = f", sends {self.recipe.sending}" if self.recipe.sending.given() else ""
-        return f"{self.joined.describe()}{mesh}{sending}"
+        turned = [f"{name} {value}" for name, value in self.recipe.switches.turned().items()]
+        switches = f", with {', '.join(turned)}" if turned else ""
+        return f"{self.joined.describe()}{mesh}{sending}{switches}"
 
     @property
     def parts(self) -> Parts:
