@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import count
 from typing import Any, TypeVar
 
@@ -25,7 +25,7 @@ from doubletime.training.verify.graph import unreached
 from doubletime.training.verify.records import Account, After, Before, Start, Step
 from doubletime.training.verify.samples import digest, in_double, sample_digests
 from doubletime.training.verify.watched import settings_of, watched
-from doubletime.training.verify.whole import whole
+from doubletime.training.verify.whole import joined, whole
 
 Take = Callable[[int, Step], None]
 _Record = TypeVar("_Record")
@@ -67,6 +67,10 @@ class Pass:
         self._gradients: dict[str, Tensor] = {}
         self._settings: tuple[Mapping[str, float], ...] = ()
         self._averaging: Averaging | None = None
+        self._is_staged = self._axes.mesh.pp > 1
+        self._entered = ExitStack()
+        self._draws = Draws()  # of all that stages compute, where there are stages
+        self._updated: set[int] = set()
         self.first_batch: tuple[Any, int] | None = None
 
     def carry_out(self) -> Account:
@@ -76,7 +80,7 @@ class Pass:
             TaskError: if the loss does not depend on the model, or the optimizer is not torch's.
             DoubletimeError: what the training loop raises.
         """
-        with suppress(_Enough):
+        with suppress(_Enough), self._entered:
             loop.run(watched(self._task, self), self._recipe, self._observe)
         averaging = {} if self._averaging is None else self._averaging.distances
         return Account(self._start, tuple(self._before), tuple(self._after), averaging)
@@ -107,6 +111,9 @@ class Pass:
 
     def loss(self, find: Callable[[Any], Tensor], batch: Any) -> Tensor:
         """Find it without randomness, and note what it depends on."""
+        if self._is_staged:  # called at both ends of the pipeline, for each microbatch
+            with _default_precision(self._is_double):
+                return find(in_double(batch) if self._is_double else batch)
         share = next(self._shares)
         self._step += 1
         rows = max(1, len(share.indices))
@@ -152,6 +159,9 @@ class Pass:
                 "return a torch.optim.Optimizer",
             )
         optimizer.register_step_pre_hook(self._before_update)
+        self._updated = {id(each) for group in optimizer.param_groups for each in group["params"]}
+        if self._is_staged:
+            self._entered.enter_context(self._draws)
         return optimizer
 
     def _before_update(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
@@ -162,7 +172,7 @@ class Pass:
         self._gradients = whole(
             {
                 name: parameter.grad
-                for name, parameter in self.model.named_parameters()
+                for name, parameter in self._parameters().items()
                 if parameter.grad is not None
             }
         )
@@ -170,21 +180,46 @@ class Pass:
     def _observe(self, event: Event) -> None:
         if not isinstance(event, StepDone):
             return
-        parameters = whole(dict(self.model.named_parameters()))
-        buffers = whole(dict(self.model.named_buffers()))
+        if self._is_staged:
+            self._note_step(event)
+        parameters, buffers = whole(self._parameters()), whole(self._buffers())
         after = After(
             {name: digest(tensor) for name, tensor in parameters.items()},
             {name: digest(tensor) for name, tensor in buffers.items()},
             self._settings,
         )
         self._after.append(self._gather(after))
+        parts = [self._gradients, parameters, buffers]
+        if self._is_staged:
+            parts = [joined(part) for part in parts]
         if self._joined.rank == 0:
-            self._take(
-                self._step,
-                Step(self._global_loss(), self._gradients, parameters, buffers),
-            )
+            self._take(self._step, Step(self._global_loss(), *parts))
         if self._step == self._steps:
             raise _Enough
+
+    def _note_step(self, event: StepDone) -> None:
+        """What is known of a step whose loss each rank finds by a pipeline."""
+        self._step += 1
+        count = len(next(self._shares).indices)
+        drawn = tuple(sorted(self._draws.replaced))
+        before = Before(event.loss, count, (), drawn, (), (), None, ())
+        self._before.append(self._of_others(self._gather(before)))
+
+    def _parameters(self) -> dict[str, Tensor]:
+        """Those that this rank has: of a pipeline, its stage's."""
+        return {
+            name: each
+            for name, each in self.model.named_parameters()
+            if not self._is_staged or id(each) in self._updated
+        }
+
+    def _buffers(self) -> dict[str, Tensor]:
+        layers = {name.rpartition(".")[0] for name in self._parameters()}
+        return {
+            name: each
+            for name, each in self.model.named_buffers()
+            if not self._is_staged or name.rpartition(".")[0] in layers
+        }
 
     def _global_loss(self) -> float:
         ranks = [each for each in self._before[-1] if each.count]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
@@ -20,3 +21,15 @@ def whole(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         .to("cpu", copy=True)
         for name, tensor in tensors.items()
     }
+
+
+def joined(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Those of all ranks, on rank 0; nothing on the others. Collective.
+
+    Args:
+        tensors: this rank's, as `whole` gives them; the same where several ranks have one.
+    """
+    everyone: list[dict[str, Tensor]] = [{} for _ in range(dist.get_world_size())]
+    is_root = dist.get_rank() == 0
+    dist.gather_object(dict(tensors), everyone if is_root else None)
+    return {name: tensor for part in everyone for name, tensor in part.items()} if is_root else {}
