@@ -100,7 +100,8 @@ def _entropy(targets):
     return float(-(shares * shares.clamp_min(1e-12).log()).sum())
 
 
-@pytest.mark.parametrize(("kind", "steps"), zip(PYDOC, (100, 240, 70), strict=True))
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize(("kind", "steps"), list(zip(PYDOC, (100, 240, 70), strict=True)))
 def test_each_learns_more_than_how_often_a_byte_is_there(kind, steps):
     """In batches so small that it takes little time."""
 
