@@ -114,10 +114,12 @@ def test_all_that_was_found_can_be_read_by_programs(tmp_path):
     [
         ([*VERIFY, "absent.py"], 1, "there is no task file absent.py"),
         ([*VERIFY, "digits", "-n", "1"], 2, "Invalid value for '-n'"),
+        ([*VERIFY, "digits", "-n", "2", "--mesh", "tp=3"], 1, 'mesh "tp=3" needs 3 ranks'),
+        ([*VERIFY, "digits", "--mesh", "fspd=2"], 1, "did you mean fsdp?"),
         ([*VERIFY, "digits", "-n", "2", "--tolerance", "-1"], 1, "is no distance"),
         (["mpiexec", "-n", "2", *VERIFY, "digits"], 1, "verify starts ranks itself"),
     ],
-    ids=["task", "one rank", "tolerance", "launcher"],
+    ids=["task", "one rank", "ranks that form no mesh", "no axis", "tolerance", "launcher"],
 )
 def test_what_cannot_be_verified_is_refused(tmp_path, command, code, what):
     done = run_command(command, cwd=tmp_path)

@@ -99,3 +99,11 @@ def test_on_meshes_of_four_ranks_over_gloo_too(folder):
     for name, verdict in verdicts.items():
         _check_equal(verdict)
         assert name.endswith(verdict["mesh"])
+
+
+def test_on_hybrids_of_stages_and_tensors(folder):
+    kinds, meshes = (tasks_to_verify.Right, tasks_to_verify.Dropout), ("dp=2,pp=2", "dp=2,tp=2")
+    verdicts = _compare(folder, kinds, 4, "mpi", *meshes)
+    assert len(verdicts) == len(meshes) * len(kinds)
+    for verdict in verdicts.values():
+        _check_equal(verdict)
