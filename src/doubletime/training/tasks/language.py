@@ -77,7 +77,7 @@ class PydocLstm(_NextByte):
     """An LSTM on Python's own documentation."""
 
     name = "pydoc-lstm"
-    rate = 1e-2
+    rate = 5e-3
 
     def model(self) -> nn.Module:
         """Two layers of 128 LSTM cells: 560,000 parameters."""
