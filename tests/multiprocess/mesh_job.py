@@ -14,6 +14,7 @@ from doubletime.training import loop, session
 from doubletime.training.checkpoint import folder
 from doubletime.training.checkpoint.exchange import of_all, on_rank_0
 from doubletime.training.keeping import Keeping
+from doubletime.training.switches import Switches
 from training.mesh_task import Deep
 
 
@@ -67,10 +68,17 @@ def begun(mesh, path):
 joined = session.init(sys.argv[1])
 place = Path(sys.argv[2])
 for meshes in sys.argv[3:]:
-    before, _, mesh = meshes.rpartition(">")
+    before, _, asked = meshes.rpartition(">")
+    mesh, _, schedule = asked.partition(":")
+    switches = Switches(schedule=schedule, microbatches=3) if schedule else Switches()
     keeping = begun(before, place / meshes) if before else None
     task, events = Kept(), []
-    result = loop.run(task, loop.Recipe.of(task, mesh=mesh), events.append, keeping)
+    recipe = loop.Recipe.of(task, mesh=mesh, switches=switches)
+    result = loop.run(task, recipe, events.append, keeping)
+    notes = [event.text for event in events if isinstance(event, loop.Notice)]
+    told = any(note.startswith("stages waited for each other ") for note in notes)
+    assert told == ("pp" in mesh), notes
+    assert not schedule or any(f"{schedule}, 3 microbatches" in note for note in notes), notes
     if keeping:
         [came] = [event for event in events if isinstance(event, loop.Resumed)]
         assert (came.epoch, came.step) in ((1, 3), (2, 2)), came

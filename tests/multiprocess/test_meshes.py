@@ -15,7 +15,7 @@ ENV = {"PYTHONPATH": str(ROOT / "tests")}
 _reference = functools.cache(reference)
 
 
-TWO = ["dp=2>fsdp=2", "fsdp=2>dp=2", "tp=2", "pp=2"]
+TWO = ["dp=2>fsdp=2", "fsdp=2>dp=2", "tp=2", "pp=2", "pp=2:zero_bubble"]
 FOUR = [
     "fsdp=4>dp=2,tp=2",
     "dp=2,fsdp=2",

@@ -8,8 +8,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from doubletime.errors import TrainingError
+from doubletime.errors import MeshError, TrainingError
+from doubletime.training.builtin import BUILTIN
 from doubletime.training.learning_rate import Rate, scale, warm
+from doubletime.training.loop import run
+from doubletime.training.pipeline.schedules import SCHEDULES
+from doubletime.training.recipe import Recipe
 from doubletime.training.switches import Switches
 
 
@@ -30,6 +34,8 @@ from doubletime.training.switches import Switches
         ({"warmup": -1}, "warmup is -1"),
         ({"warmup": "1.5steps"}, "warmup is '1.5steps'"),
         ({"warmup": "inf"}, "warmup is 'inf'"),
+        ({"schedule": "gpip"}, "schedule is 'gpip'"),
+        ({"microbatches": -1}, "microbatches is -1"),
         ({"on_nan": "hope"}, "on_nan is 'hope'"),
         ({"on_nan": "skip:0"}, "on_nan is 'skip:0'"),
     ],
@@ -39,6 +45,22 @@ def test_what_is_out_of_range_is_refused(options, what):
         Switches(**options)
     assert caught.value.what.startswith(what)
     assert caught.value.remedy
+
+
+def test_schedules_are_those_that_pipelines_have():
+    assert all(Switches(schedule=name).turned() == {"schedule": name} for name in SCHEDULES)
+
+
+def test_a_default_that_is_given_is_no_switch():
+    assert Switches(warmup="0", schedule=None, accumulate=1).turned() == {}
+
+
+@pytest.mark.parametrize("options", [{"schedule": "gpipe"}, {"microbatches": 2}])
+def test_a_pipelines_switches_want_a_pipeline(options):
+    task = BUILTIN["digits"]()
+    recipe = Recipe.of(task, epochs=1, switches=Switches(**options))
+    with pytest.raises(MeshError, match=f"--{next(iter(options))} is a pipeline's"):
+        run(task, recipe, lambda _: None)
 
 
 def test_numbers_are_read_in_their_units():

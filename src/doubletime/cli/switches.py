@@ -105,6 +105,22 @@ ReproducibleOption = Annotated[
         rich_help_panel=_PANEL,
     ),
 ]
+ScheduleOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="gpipe|1f1b|interleaved|zero_bubble|zbv",
+        help="In which order the stages of a pipeline compute.  [default: 1f1b]",
+        rich_help_panel=_PANEL,
+    ),
+]
+MicrobatchesOption = Annotated[
+    int,
+    typer.Option(
+        metavar="PARTS",
+        help="Into how many parts a pipeline divides each batch; 0: four a stage.",
+        rich_help_panel=_PANEL,
+    ),
+]
 
 
 def words(options: SwitchOptions) -> list[str]:

@@ -91,6 +91,8 @@ def train(
     sync_batchnorm: switches.SyncBatchnormOption = False,
     check_every: switches.CheckEveryOption = 0,
     reproducible: switches.ReproducibleOption = False,
+    schedule: switches.ScheduleOption = None,
+    microbatches: switches.MicrobatchesOption = 0,
     compress: sending.CompressOption = None,
     algorithm: sending.AlgorithmOption = None,
     local_steps: sending.LocalStepsOption = None,
@@ -117,6 +119,8 @@ def train(
         "sync_batchnorm": sync_batchnorm,
         "check_every": check_every,
         "reproducible": reproducible,
+        "schedule": schedule,
+        "microbatches": microbatches,
     }
     sent: SendingOptions = {
         "compress": compress,

@@ -14,6 +14,7 @@ from doubletime.training.backward import Backward, Gradients
 from doubletime.training.data import Batches, to_device
 from doubletime.training.parallelize import divide_stages, parallelize, share_state
 from doubletime.training.pipeline.pipeline import Pipeline
+from doubletime.training.pipeline.schedules import DEFAULT
 from doubletime.training.pipelined import PipelinedBackward
 from doubletime.training.precision import LossScale
 from doubletime.training.recipe import Recipe
@@ -28,6 +29,7 @@ _NOT_IN_A_PIPELINE = {
     "compile": "stages are not compiled",
     "sync_batchnorm": "stages take mean and variance over microbatches",
 }
+_IN_A_PIPELINE_ONLY = ("schedule", "microbatches")
 
 
 class Division:
@@ -59,6 +61,8 @@ class Division:
         self._pipeline: Pipeline | None = None
         self.notices: tuple[str, ...] = ()
         self.parameters = sum(each.numel() for each in model.parameters() if each.requires_grad)
+        if axes.mesh.pp == 1:
+            self._refuse_pipelines_switches()
         if axes.mesh.pp > 1:
             self._pipeline = self._piped(model, recipe.seed)
             self.part = self.wrapped = self._pipeline.module
@@ -69,6 +73,14 @@ class Division:
         else:
             self.part = model
             self.wrapped = parallelize(model, axes.mesh, tensor_parallel_plan=self._plan(model))
+
+    def _refuse_pipelines_switches(self) -> None:
+        for name in self._switches.turned():
+            if name in _IN_A_PIPELINE_ONLY:
+                raise MeshError(
+                    f'--{name} is a pipeline\'s, and mesh "{self._axes.mesh}" has none',
+                    f"leave out --{name}, or add pp: --mesh pp={max(2, self._axes.mesh.size)}",
+                )
 
     def _piped(self, model: nn.Module, seed: int) -> Pipeline:
         mesh = self._axes.mesh
@@ -93,6 +105,8 @@ class Division:
             to_device(self._batches.specimen(), self._joined.device),
             group=self._axes.sub_mesh("pp").get_group(),
             device=self._joined.device,
+            schedule=self._switches.schedule or DEFAULT,
+            micro_batches=self._switches.microbatches or None,
             seed=seed + self._axes.data_rank,  # what the loss draws is drawn alike along pp and tp
         )
         if mesh.tp > 1:
@@ -118,6 +132,20 @@ class Division:
             )
         kind = reproducible.ReproducibleBackward if self._switches.reproducible else Backward
         return kind(self._task.loss, self.wrapped, self._batches, self._switches, scale, clock)
+
+    def bubble(self) -> str | None:
+        """How long a pipeline's ranks have waited for each other since this was last asked; collective.
+
+        Returns:
+            A line for people; None where there is no pipeline.
+        """
+        if self._pipeline is None:
+            return None
+        found, pipeline = self._pipeline.bubble(), self._pipeline
+        return (
+            f"stages waited for each other {found.share:.0%} of the time: {pipeline.schedule.name}, "
+            f"{pipeline.micro_batches} microbatches; {found.expected:.0%} where all take equally long"
+        )
 
     def train(self, is_training: bool = True) -> None:
         """Put this rank's layers into training or evaluation mode."""

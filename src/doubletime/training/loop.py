@@ -98,6 +98,8 @@ def _run(trainer: _Trainer, observe: Observer, keeper: Keeper | None, started_s:
         )
         if keeper is not None:
             keeper.after_epoch(progress)
+    if (bubble := trainer.division.bubble()) is not None:
+        observe(Notice(bubble))
     train_s = sum(done.train_s for done in epochs)
     shares = [done.waiting_share for done in epochs if done.waiting_share is not None]
     result = RunDone(

@@ -13,7 +13,9 @@ _CHOICES = {
     "scale_lr": ("none", "linear", "sqrt"),
     "optimizer": ("lars", "lamb"),
     "precision": ("fp32", "bf16", "fp16"),
+    "schedule": ("gpipe", "1f1b", "interleaved", "zero_bubble", "zbv"),
 }
+_OPTIONAL = ("optimizer", "schedule")
 _SKIPS = 10  # steps that a run may skip where no number is given
 
 
@@ -33,6 +35,8 @@ class SwitchOptions(TypedDict, total=False):
     sync_batchnorm: bool
     check_every: int
     reproducible: bool
+    schedule: str | None
+    microbatches: int
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,8 @@ class Switches:
         sync_batchnorm: let BatchNorm take its mean and variance over the global batch.
         check_every: after so many steps, compare the parameters of all ranks; 0 never.
         reproducible: the same bits on 1, 2, 4 and 8 ranks.
+        schedule: of a pipeline: "gpipe", "1f1b", "interleaved", "zero_bubble" or "zbv"; None for 1f1b.
+        microbatches: into how many parts a pipeline divides a batch; 0 for four a stage.
 
     Raises:
         TrainingError: if one is out of range.
@@ -74,14 +80,16 @@ class Switches:
     sync_batchnorm: bool = False
     check_every: int = 0
     reproducible: bool = False
+    schedule: str | None = None
+    microbatches: int = 0
 
     def __post_init__(self) -> None:
         """Refuse what is out of range."""
         for name, choices in _CHOICES.items():
             value = getattr(self, name)
-            if value not in choices and not (name == "optimizer" and value is None):
+            if value not in choices and not (name in _OPTIONAL and value is None):
                 raise TrainingError(f"{name} is {value!r}", f"one of {', '.join(choices)}")
-        for name, least in (("accumulate", 1), ("check_every", 0)):
+        for name, least in (("accumulate", 1), ("check_every", 0), ("microbatches", 0)):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise TrainingError(f"{name} is {value!r}", f"give {name} {least} or more")
@@ -154,7 +162,7 @@ class Switches:
         return {
             each.name: getattr(self, each.name)
             for each in fields(self)
-            if getattr(self, each.name) != each.default
+            if str(getattr(self, each.name)) != str(each.default)  # "0" is at rest as 0 is
         }
 
 
