@@ -153,6 +153,22 @@ def test_standard_input_is_left_for_others(tmp_path):
     assert done.stdout == "mine\n"
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_line_is_one_write(tmp_path, unbuffered, monkeypatch):
+    """However Python is told to buffer: other ranks' lines may come before and after, not within."""
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
+    script = write(
+        tmp_path,
+        "import os, sys\n"
+        "reading, writing = os.pipe()\n"
+        "os.dup2(writing, 1)\n"
+        "print('a', 1, 'b')\n"
+        "sys.stderr.write(repr(os.read(reading, 99)))\n",
+    )
+    done = subprocess.run(command("-n", 1, script), capture_output=True, text=True, timeout=60)
+    assert "b'a 1 b\\n'" in done.stderr
+
+
 def test_a_reader_that_has_seen_enough_ends_the_job(tmp_path):
     script = write(tmp_path, "while True: print('y' * 1000)\n")
     line = f"{shlex.join(command('-n', 2, script))} | head -1"

@@ -61,7 +61,9 @@ def _run_python(arguments: Sequence[str]) -> None:
     """Run a script or a module in this interpreter, as `python` would."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(line_buffering=True)  # a launcher's pipe would hold lines back
+            # A launcher's pipe would hold lines back. Under PYTHONUNBUFFERED, which container images set,
+            # each piece of a line would be a write of its own, with other ranks' between.
+            stream.reconfigure(line_buffering=True, write_through=False)
     try:
         if arguments[0] == "-m":
             sys.argv = list(arguments[1:])
