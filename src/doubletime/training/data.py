@@ -16,6 +16,7 @@ from doubletime.errors import DataError, TaskError
 from doubletime.training import session
 from doubletime.training.axes import Axes, axes_of
 from doubletime.training.mesh import Mesh
+from doubletime.training.splitting import map_tensors
 from doubletime.training.task import Data
 
 _SEEDS_APART = 1_000_003
@@ -325,11 +326,4 @@ def agree(length: int, global_batch: int, seed: int, joined: session.Session) ->
 
 def to_device(batch: Any, device: torch.device) -> Any:
     """The batch with every tensor in it (also in tuples, lists and dicts) on the device."""
-    if isinstance(batch, torch.Tensor):
-        return batch.to(device, non_blocking=True)
-    if isinstance(batch, tuple | list):
-        moved = [to_device(part, device) for part in batch]
-        return type(batch)(*moved) if hasattr(batch, "_fields") else type(batch)(moved)
-    if isinstance(batch, dict):
-        return {key: to_device(part, device) for key, part in batch.items()}
-    return batch
+    return map_tensors(batch, lambda tensor: tensor.to(device, non_blocking=True))

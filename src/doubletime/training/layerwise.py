@@ -7,6 +7,7 @@ no weight decay, as in the published implementations.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Any, overload
 
@@ -19,7 +20,7 @@ from doubletime.errors import TrainingError
 _Groups = Iterable[Tensor] | Iterable[dict[str, Any]] | Iterable[tuple[str, Tensor]]
 
 
-class _Layerwise(torch.optim.Optimizer):
+class _Layerwise(torch.optim.Optimizer, ABC):
     """What both share: the walk over parameters, and numbers that are in range."""
 
     def __init__(self, params: _Groups, defaults: dict[str, Any]) -> None:
@@ -50,10 +51,11 @@ class _Layerwise(torch.optim.Optimizer):
                     self._update(parameter, parameter.grad, group, self.state[parameter])
         return loss
 
+    @abstractmethod
     def _update(
         self, parameter: Tensor, gradient: Tensor, group: dict[str, Any], state: dict[str, Any]
     ) -> None:
-        raise NotImplementedError
+        """Update one parameter in place."""
 
 
 class Lars(_Layerwise):
@@ -160,7 +162,7 @@ def replace(name: str, optimizer: torch.optim.Optimizer) -> torch.optim.Optimize
         name: "lars" or "lamb".
         optimizer: as a task made it, over its parameters.
     """
-    kind: type[Lars | Lamb] = {"lars": Lars, "lamb": Lamb}[name]
+    kind: type[Lars | Lamb] = Lars if name == "lars" else Lamb
     known = {"lars": ("momentum",), "lamb": ("betas",)}[name]
     groups = [
         {key: group[key] for key in ("params", "lr", "weight_decay", *known) if key in group}

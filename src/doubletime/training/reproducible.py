@@ -15,25 +15,24 @@ import functools
 import math
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from doubletime.collectives import functions
 from doubletime.collectives.party import party_of
 from doubletime.errors import TrainingError
 from doubletime.training import session
-from doubletime.training.backward import Trouble
+from doubletime.training.backward import Backward, Trouble
 from doubletime.training.data import Batches, ShardedSampler, Share, agree, length_of
 from doubletime.training.mesh import Mesh
-from doubletime.training.precision import LossScale, forward_in
-from doubletime.training.splitting import split
+from doubletime.training.precision import forward_in
+from doubletime.training.splitting import map_tensors, split
 from doubletime.training.switches import Switches
 from doubletime.training.task import Data
-from doubletime.training.waiting import WaitingClock
 
 SHARDS = 8
 _SEEDS_APART = 1_000_003
@@ -131,32 +130,17 @@ def fixed_kernels() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-class ReproducibleBackward:
-    """Computes gradients of global batches, and what they leave in buffers; see `Backward`.
+class ReproducibleBackward(Backward):
+    """Computes gradients of global batches, and what they leave in buffers.
 
-    Args:
-        loss_of: the task's: the mean loss of a batch, given a model.
-        model: this rank's copy, not wrapped, alike on all ranks.
-        batches: from which the batches come, by a ShardSampler.
-        switches: precision, and whether a loss that is not finite stops the run.
-        scale: of losses; may change between steps.
-        clock: that measures how long gradients are waited for.
+    Made as `Backward` is, with batches by a ShardSampler and a model that is not wrapped and alike on all
+    ranks.
     """
 
-    def __init__(
-        self,
-        loss_of: Callable[[nn.Module, Any], Tensor],
-        model: nn.Module,
-        batches: Batches,
-        switches: Switches,
-        scale: LossScale,
-        clock: WaitingClock,
-    ) -> None:
-        self._loss_of, self._model, self._batches = loss_of, model, batches
-        self._switches, self._scale, self._clock = switches, scale, clock
-        self._joined = session.current()
-        self.trouble: Trouble | None = None
-        self._parameters = [each for each in model.parameters() if each.requires_grad]
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._shards = own_shards()
+        self._parameters = [each for each in self._model.parameters() if each.requires_grad]
         self._dtype = functools.reduce(
             torch.promote_types, (each.dtype for each in self._parameters), torch.float32
         )
@@ -175,8 +159,7 @@ class ReproducibleBackward:
         Raises:
             TrainingError: if the loss is not finite and the run shall stop.
         """
-        batches, self.trouble = self._batches, None
-        shards = own_shards()
+        batches, self.trouble, shards = self._batches, None, self._shards
         counts = [len(range(shard, batches.global_count, SHARDS)) for shard in shards]
         parts = split(batch, counts) if batches.count else [batch] * len(counts)
         before = [buffer.clone() for buffer in self._model.buffers()]
@@ -195,7 +178,7 @@ class ReproducibleBackward:
         self._put_buffers(before)
         loss = self._take_apart(total)
         if not math.isfinite(loss):
-            self._note(loss, epoch, step)
+            self._refuse(loss, epoch, step)
         return loss
 
     def _sum_over_ranks(self, total: Tensor) -> None:
@@ -205,7 +188,7 @@ class ReproducibleBackward:
             functions.all_reduce(total, algorithm="recursive_doubling")
             self._clock.transferred(began_s, time.perf_counter())
 
-    def _note(self, loss: float, epoch: int, step: int) -> None:
+    def _refuse(self, loss: float, epoch: int, step: int) -> None:
         """Stop the run, or have all ranks skip the step."""
         trouble = Trouble(loss, self._joined.rank, tuple(self._batches.indices), ())
         if not self._switches.skips:
@@ -232,7 +215,7 @@ class ReproducibleBackward:
         if weight:
             # Parts of one tensor do not lie as a tensor of their own does, and kernels heed that.
             with forward_in(self._switches.precision, self._joined.device):
-                loss = self._loss_of(self._model, _copied(part)) * weight
+                loss = self._loss_of(self._model, map_tensors(part, Tensor.clone)) * weight
             (loss * self._scale.scale).backward()
         gradients = [parameter.grad for parameter in self._parameters]
         pieces = [
@@ -279,14 +262,3 @@ def _wide(buffer: Tensor) -> torch.dtype:
 def _trailing_ones(number: int) -> int:
     """How many sums are complete once shard `number` is there, counted from 0."""
     return (~number & (number + 1)).bit_length() - 1
-
-
-def _copied(batch: Any) -> Any:
-    if isinstance(batch, Tensor):
-        return batch.clone()
-    if isinstance(batch, dict):
-        return {key: _copied(part) for key, part in batch.items()}
-    if isinstance(batch, tuple | list):
-        parts = [_copied(part) for part in batch]
-        return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
-    return batch

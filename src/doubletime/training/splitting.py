@@ -1,8 +1,8 @@
-"""Divide a batch, whatever its structure, into smaller ones: shards, microbatches, accumulated parts."""
+"""Batches of whatever structure: their tensors, and smaller batches made of them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -49,6 +49,17 @@ def split(batch: Any, sizes: Sequence[int]) -> list[Any]:
     ]
 
 
+def map_tensors(batch: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """The batch with each tensor in it (in tuples, lists and dicts too) changed; the rest as it is."""
+    if isinstance(batch, Tensor):
+        return change(batch)
+    if isinstance(batch, dict):
+        return {key: map_tensors(part, change) for key, part in batch.items()}
+    if isinstance(batch, tuple | list):
+        return _like(batch, [map_tensors(part, change) for part in batch])
+    return batch
+
+
 def evenly(samples: int, parts: int) -> list[int]:
     """How many samples each of `parts` gets: as equal as can be, the first ones the larger. Pure."""
     return [samples // parts + (part < samples % parts) for part in range(parts)]
@@ -79,6 +90,10 @@ def _cut(batch: Any, start: int, end: int, rows: int) -> Any:
     if isinstance(batch, list) and len(batch) == rows and _rows(batch) is None:
         return batch[start:end]
     if isinstance(batch, tuple | list):
-        parts = [_cut(part, start, end, rows) for part in batch]
-        return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
+        return _like(batch, [_cut(part, start, end, rows) for part in batch])
     return batch
+
+
+def _like(batch: tuple[Any, ...] | list[Any], parts: list[Any]) -> Any:
+    """The parts as the batch holds its own; a named tuple takes them one by one."""
+    return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -196,11 +195,10 @@ class _Watch:
         if not isinstance(event, StepDone):
             return
         self._step += 1
-        loss = math.nan if event.loss is None else event.loss
         self._take(
             self._step,
             Step(
-                loss,
+                event.loss,
                 self._gradients,
                 _copies(self.model.named_parameters()),
                 _copies(self.model.named_buffers()),
