@@ -8,10 +8,10 @@ import torch
 
 from doubletime.errors import TaskError, TrainingError
 from doubletime.training import loop
-from doubletime.training.data import ShardedSampler
 from doubletime.training.loop import EpochDone, Recipe, RunDone, RunStarted, StepDone
 from doubletime.training.task import Task
 from ranks import run_ranks
+from training import by_hand
 
 # 25 samples in batches of 8: the last batch is one sample, which leaves all ranks but one without.
 SAMPLES, TEST_SAMPLES, GLOBAL_BATCH, EPOCHS, SEED = 25, 11, 8, 3, 5
@@ -79,34 +79,10 @@ def _small():
 
 
 def _reference():
-    """Plain torch, one process, whole batches: parameters, epoch losses, test metrics."""
-    small, data = _small()
-    inputs, targets = data(SAMPLES, 1)
-    torch.manual_seed(SEED)
-    model = small().model()
-    velocity = [torch.zeros_like(p) for p in model.parameters()]
-    steps, step, losses = EPOCHS * math.ceil(SAMPLES / GLOBAL_BATCH), 0, []
-    order = ShardedSampler(SAMPLES, GLOBAL_BATCH, rank=0, world_size=1, seed=SEED)
-    for order.epoch in range(EPOCHS):
-        total = 0.0
-        for rows in order:
-            logs = model(inputs[rows]).log_softmax(1)
-            loss = -sum(logs[i, targets[row]] for i, row in enumerate(rows)) / len(rows)
-            gradients = torch.autograd.grad(loss, list(model.parameters()))
-            lr = 0.3 * (1.0 + (0.1 - 1.0) * step / steps)
-            with torch.no_grad():
-                for p, v, g in zip(model.parameters(), velocity, gradients, strict=True):
-                    v.mul_(0.9).add_(g)
-                    p.sub_(lr * v)
-            total, step = total + float(loss.detach()) * len(rows), step + 1
-        losses.append(total / SAMPLES)
-    inputs, targets = data(TEST_SAMPLES, 2)
-    with torch.no_grad():
-        logs = model(inputs).log_softmax(1)
-    right = int((logs.argmax(1) == targets).sum())
-    test_loss = -float(logs[torch.arange(TEST_SAMPLES), targets].mean())
-    numbers = torch.cat([p.detach().flatten() for p in model.parameters()])
-    return numbers.tolist(), losses, {"accuracy": right / TEST_SAMPLES, "loss": test_loss}
+    """By hand: parameters, epoch losses, test metrics."""
+    small, _ = _small()
+    model, losses, metrics = by_hand.train(small())
+    return torch.cat([p.detach().flatten() for p in model.parameters()]).tolist(), losses, metrics
 
 
 def test_one_process_trains_as_written_out_by_hand():
