@@ -8,8 +8,11 @@ import json
 import sys
 from pathlib import Path
 
+import pytest
 import torch
+from torch import nn
 
+from doubletime.errors import MeshError
 from doubletime.training import loop, session
 from doubletime.training.checkpoint import folder
 from doubletime.training.checkpoint.exchange import of_all, on_rank_0
@@ -47,6 +50,11 @@ class Kept(Deep):
         return self.descends
 
 
+class Paired(Deep):
+    def model(self):
+        return nn.Sequential(nn.Linear(12, 16), nn.Tanh(), nn.Linear(16, 4)).double()
+
+
 class Stopped(Exception):
     pass
 
@@ -78,6 +86,10 @@ for meshes in sys.argv[3:]:
     notes = [event.text for event in events if isinstance(event, loop.Notice)]
     told = any(note.startswith("stages waited for each other ") for note in notes)
     assert told == ("pp" in mesh), notes
+    divided = [note for note in notes if note.startswith("tp=2 divides layers")]
+    assert len(divided) == (2 if "pp" in mesh else 1) * ("tp" in mesh), notes
+    if "pp" not in mesh or "tp" not in mesh:
+        assert all("stage" not in note.partition("\n")[0] for note in divided)
     assert not schedule or any(f"{schedule}, 3 microbatches" in note for note in notes), notes
     if keeping:
         [came] = [event for event in events if isinstance(event, loop.Resumed)]
@@ -94,4 +106,8 @@ for meshes in sys.argv[3:]:
             assert numbers.setdefault(name, each) == each, name
     if joined.rank == 0:
         print(json.dumps([meshes, numbers, losses, dict(result.metrics), shares]), flush=True)
+if joined.world_size == 4:  # each stage has one layer of a pair: ranks along tp would do the same
+    task = Paired()
+    with pytest.raises(MeshError, match="no stage of the 2 has a layer that can be divided"):
+        loop.run(task, loop.Recipe.of(task, mesh="pp=2,tp=2"), events.append)
 session.leave()

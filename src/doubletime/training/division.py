@@ -11,6 +11,7 @@ from doubletime.errors import MeshError
 from doubletime.training import reproducible, session
 from doubletime.training.axes import Axes
 from doubletime.training.backward import Backward, Gradients
+from doubletime.training.checkpoint.exchange import of_all
 from doubletime.training.data import Batches, to_device
 from doubletime.training.parallelize import divide_stages, parallelize, share_state
 from doubletime.training.pipeline.pipeline import Pipeline
@@ -110,10 +111,31 @@ class Division:
             seed=seed + self._axes.data_rank,  # what the loss draws is drawn alike along pp and tp
         )
         if mesh.tp > 1:
-            self._plan(model)  # a model that cannot be divided is refused by all ranks
             styles = self._task.tensor_parallel_plan(model)
-            divide_stages(list(pipeline.parts.values()), self._axes, styles)
+            plan_of(
+                model, mesh.tp, styles
+            )  # a model that cannot be divided is refused by all ranks
+            plans = divide_stages(list(pipeline.parts.values()), self._axes, styles)
+            self._tell_of_stages(dict(zip(pipeline.parts, plans, strict=True)))
         return pipeline
+
+    def _tell_of_stages(self, plans: Mapping[int, Plan | None]) -> None:
+        """How each is divided along tp; other ranks' too, as rank 0 alone is heard; collective.
+
+        Raises:
+            MeshError: if none is.
+        """
+        mine = {number: plan and plan.describe() for number, plan in plans.items()}
+        told = {number: text for rank in of_all(mine) for number, text in rank.items()}
+        if not any(told.values()):
+            raise MeshError(
+                f"no stage of the {len(told)} has a layer that can be divided along tp",
+                "leave tp out of the mesh, or take fewer stages: of a pair of layers both must be in one",
+            )
+        for number, text in sorted(told.items()):
+            if text is None:
+                text = "no layer can be: all ranks along tp hold and compute all of it"
+            self.notices += (f"tp={self._axes.mesh.tp} divides layers of stage {number}:\n{text}",)
 
     def _plan(self, model: nn.Module) -> Plan | None:
         """How layers are divided along tp, which people are told."""

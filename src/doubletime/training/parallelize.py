@@ -86,7 +86,7 @@ def divide_stages(
     stages: Sequence[nn.Module],
     axes: Axes,
     styles: Mapping[str, ParallelStyle] | None = None,
-) -> None:
+) -> list[Plan | None]:
     """Divide the layers of stages among the ranks along tp, in place; collective.
 
     Args:
@@ -94,19 +94,29 @@ def divide_stages(
         axes: of the mesh.
         styles: a plan by hand; None to derive one.
 
+    Returns:
+        How each was divided; None for one that has no such layer, and so stays whole.
+
     Raises:
         MeshError: if the plan does not fit a stage.
     """
     size, mesh = axes.mesh.tp, axes.sub_mesh("tp")
+    plans: list[Plan | None] = []
     for stage in stages:
-        if styles is not None:
-            plan = written(stage, size, styles, is_stage=True)
-        else:
-            try:
-                plan = derive(stage, size)
-            except MeshError:
-                continue  # this stage has no layer of those that can be divided: it stays whole
+        try:
+            plan = (
+                derive(stage, size)
+                if styles is None
+                else written(stage, size, styles, is_stage=True)
+            )
+        except MeshError:
+            if styles is not None:
+                raise
+            plans.append(None)
+            continue
         apply(stage, mesh, plan)
+        plans.append(plan)
+    return plans
 
 
 def share_state(model: nn.Module) -> None:
